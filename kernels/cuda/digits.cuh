@@ -3,8 +3,9 @@
 // Of each chunk of a vector numbers become integers of sixteen bits times a size that the chunk has, and an integer is four digits of
 // four bits, each a column of operand B. As E4M3 the bytes 0 .. 15 are the numbers 0 .. 15 times 2^-9, for subnormal numbers lie as far
 // apart as those of the least exponent; so four bits and a sign are an operand as they are. Products of a digit with E2M1 and the sum of
-// 32 of them fit in thirteen bits: the tensor cores add them up exactly. (Not those with E4M3: slot_runs.cuh.) All that is rounded is a number to the nearest integer, by 2^-17 of
-// the power of two over its chunk's largest, so by 2^-16 of that one itself at most.
+// 32 of them fit in thirteen bits: the tensor cores add them up exactly. (Not those with E4M3: slot_runs.cuh, where a size is that of four
+// chunks.) All that is rounded is a number to the nearest integer, by 2^-17 of the power of two over its chunk's largest, so by 2^-16
+// of that one itself at most.
 #pragma once
 #include "packed.cuh"
 #include "wgmma.h"
@@ -23,7 +24,8 @@ DEVICE u32 larger_halves(u32 a, u32 b) {
 }
 
 // Of chunks of which eight neighbours have the 32 numbers, each four: the powers of two of their largest numbers, or of those of so many
-// chunks TOGETHER, side by side in a warp. All lanes of it call this. The upper halves of numbers have their exponents, so two chunks share a word; and none waits for another's shuffles.
+// chunks TOGETHER, side by side in a warp. All lanes of it call this. The upper halves of numbers have their exponents, so two chunks
+// share a word; and none waits for another's shuffles.
 template <int TOGETHER = 1, int COUNT>
 DEVICE void powers_of_chunks(const float4 (&values)[COUNT], u32 (&powers)[COUNT]) {
     constexpr u32 EXPONENT = 0x7f800000u, LEAST = 0x0d800d80u;  // 2^-100: nothing is more than that of a chunk of zeros

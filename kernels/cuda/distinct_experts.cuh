@@ -38,7 +38,7 @@ DEVICE void list_experts(Core& core) {
     __syncwarp();
 }
 
-// Four numbers of a request's chunk, from column 4 `four` on, into the vectors' operand. What is multiplied as digits: DigitColumns.
+// Four numbers of a request's chunk, from column 4 `four` on, into the vectors' operand. What is multiplied as digits: DigitColumns, RunColumns.
 template <int STORAGE>
 DEVICE void store_piece(Shared& shared, int chunk, int request, u32 four, float4 value) {
     if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) value = times(value, 1.0f / packed::lowered());

@@ -404,7 +404,6 @@ template <int STORAGE, bool APART, int CHUNKS>
 struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, true, false> {
     using Type = packed::DigitProducts<STORAGE, APART>;
 };
-
 template <int STORAGE, bool APART, int CHUNKS>
 struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, true, true> {
     using Type = packed::SlotProducts<STORAGE, APART>;

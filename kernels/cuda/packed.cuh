@@ -1,4 +1,5 @@
-// Products with packed weights: unpacked in registers on their way to the tensor cores, scaled where sums leave them.
+// Products with packed weights: unpacked in registers on their way to the tensor cores, scaled where sums leave them. FP8 in decode goes
+// there without (slot_runs.cuh).
 //
 // A number becomes an operand in FP16 without rounding, whatever the model's type, by the fewest shifts and masks: they leave
 // it divided by a power of two, which whole sums are multiplied by. Numbers that share a scale are added up apart from others

@@ -1,5 +1,5 @@
 // Products with packed weights by warpgroups: wgmma, with 64 rows of weights as operand A, unpacked in registers, and the vector
-// as operand B in shared memory.
+// as operand B in shared memory. Those with Q8_0, and with FP8 where there are norms after modules.
 //
 // A vector fills two of the eight columns of B, the high and the low parts of its numbers; so four chunks of it lie side by side,
 // a quad. Eight units are multiplied at a time: two tiles in each of a warpgroup's warps, of which warp e has chunk e. Its sums

@@ -29,7 +29,6 @@ template <int STORAGE, int CHUNKS, bool APART>
 struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, true, false> {
     using Type = DigitWeights<STORAGE, CHUNKS, APART>;
 };
-
 template <int STORAGE, int CHUNKS, bool APART>
 struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, true, true> {
     using Type = SlotWeightsOfAll<STORAGE, APART>;

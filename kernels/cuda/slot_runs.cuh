@@ -50,10 +50,11 @@ struct SlotCut {
     static_assert(Map::FORM.run == QUAD_CHUNKS && Map::CHUNKS % QUAD_CHUNKS == 0, "a scale for each run, and whole ones in a slot");
     static_assert(!BY_RUNS || RUNS % 2 == 0, "of pairs of runs, whose columns lie side by side, a slot has both");
 
-    // How far behind a slot's begin products reach.
+    // How far behind a slot's begin products reach, for what nobody looks at.
     static constexpr u32 REACH = BY_RUNS ? (T - 1) * Map::NEXT_UNIT + PRODUCTS * ROW_BLOCKS * Map::RUN_BYTES
                                          : (ROW_BLOCKS - 1) * Map::NEXT_UNIT + RUNS * Map::RUN_BYTES;
-    static_assert((SLOTS - 1) * SLOT_BYTES + REACH <= sizeof(Shared), "nor does it reach out of shared memory");
+    static_assert((SLOTS - 1) * SLOT_BYTES + REACH <= sizeof(Shared), "nor do they reach out of shared memory");
+    static_assert(3 * RunColumns::PAIR_BYTES <= PARTIAL_BYTES, "nor do columns of eight runs that begin with a vector's last pair");
 };
 
 // A run's four products with BLOCKS blocks of eight columns each.
@@ -193,12 +194,15 @@ private:
         }
     }
 
-    // The warpgroups take products of eight runs of a tile in turn, and of each all vectors. Two at a time.
+    // The warpgroups take a tile's products of eight runs in turn, or else the tiles: it is in the order of sums which of them has a product,
+    // and where a tile stands in its group may differ from launch to launch (distinct_experts.cuh). Of each all vectors. Two at a time.
     DEVICE void by_runs(u32 group, RunRows<T, VECTORS>& sums) {
-        constexpr int ALL = ceil_div(T * Cut::PRODUCTS, 2) * VECTORS;
+        constexpr bool TILES_IN_TURN = Cut::PRODUCTS == 1;
+        constexpr int EACH = ceil_div(Cut::PRODUCTS, 2);  // products of a tile that are a warpgroup's, at most
+        constexpr int ALL = (TILES_IN_TURN ? ceil_div(T, 2) : T * EACH) * VECTORS;
         const int own = int(core.warp % QUAD_CHUNKS * 2 + (core.lane >> 1 & 1));  // the lane's run of eight
-        const auto tile = [&](int n) { return (n / VECTORS * 2 + int(group)) / Cut::PRODUCTS; };
-        const auto at = [&](int n) { return (n / VECTORS * 2 + int(group)) % Cut::PRODUCTS * Cut::ROW_BLOCKS; };
+        const auto tile = [&](int n) { return TILES_IN_TURN ? n / VECTORS * 2 + int(group) : n / VECTORS / EACH; };
+        const auto at = [&](int n) { return TILES_IN_TURN ? 0 : (n / VECTORS % EACH * 2 + int(group)) * Cut::ROW_BLOCKS; };
         const auto any = [&](int n) { return n < ALL && tile(n) < T && at(n) < end && at(n) + Cut::ROW_BLOCKS > begin; };
 #pragma unroll
         for (int n = 0; n < ALL; n += 2) {
@@ -210,7 +214,8 @@ private:
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const u32 tiles_at = u32(tile(which[i])) * Map::NEXT_UNIT + u32(at(which[i])) * Map::RUN_BYTES;
-                turn[i].template begin<RunColumns::PAIR_BYTES>(rows() + (tiles_at >> 4), columns(at(which[i])) + u32(which[i] % VECTORS) * (RunColumns::VECTOR_BYTES >> 4));
+                const u32 vectors_at = u32(which[i] % VECTORS) * RunColumns::VECTOR_BYTES;
+                turn[i].template begin<RunColumns::PAIR_BYTES>(rows() + (tiles_at >> 4), columns(at(which[i])) + (vectors_at >> 4));
             }
             products_commit();
             float factors[2];

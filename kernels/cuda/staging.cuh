@@ -128,7 +128,7 @@ DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMN
     }
 }
 
-// As a chunk's digits (digits.cuh). Of a long vector so many pieces at a time: all of them side by side are a tenth of a layer's code.
+// As a chunk's digits, or a run's (digits.cuh). Of a long vector so many pieces at a time: all of them side by side are a tenth of a layer's code.
 template <int COLUMNS, int STORAGE>
 DEVICE void store_digits(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     constexpr int COUNT = Pieces<COLUMNS>::COUNT, AT_ONCE = COUNT > 4 && COUNT % 4 == 0 ? 4 : COUNT;

@@ -49,7 +49,7 @@ class Tuning:
 
     `slot_units` (512 bytes each) is the size of a copy: 24 KB hold a chunk of up to six tiles for each warp
     (None: that, with the scales of FP8 beside it, or what leaves four slots beside the model's vectors; for
-    several requests always so).
+    several requests always so, but with FP8 as for one).
     `slots_in_flight` is how many are asked for at once (None: by what is read, flight.py), but for the first
     `quiet_slots` from attention's output on, which go one at a time (None: as measured, none beside a chosen
     `slots_in_flight`). A prompt of fewer than `tiles_from` tokens (None: as measured) goes through prefill
@@ -57,7 +57,7 @@ class Tuning:
     prompts go by tiles at all. A head is split over one more SM for every `blocks_a_split` blocks of 16
     positions (0: as measured, flight.py). Query heads go in pairs up to `pairs_until` positions where a KV
     head has three or four (None: as measured, by the KV heads). While experts are read,
-    `expert_slots_in_flight` are asked for at once (None: as measured, by their format). With `unpacked_copy`,
+    `expert_slots_in_flight` are asked for at once (None: as measured). With `unpacked_copy`,
     packed weights lie in memory in 16 bits too, for the tiles, where there is room. `sync_barrier` ends every
     phase with a barrier of all SMs, for comparison. With `fp8_cache` keys and values are kept in E4M3
     (engine.kv_cache), which does change results.
@@ -119,7 +119,7 @@ class Layout:
 
     @property
     def alone_slot_units(self) -> int:
-        """`slot_units` of the kernel for one request: sums of K-quants are added up in parts of a slot."""
+        """`slot_units` of the kernel for one request: K-quants, and FP8, are added up in parts of a slot."""
         if self.requests == 1:
             return self.slot_units
         return make_layout(self.plan, self.weights, self.tuning, self.capacity, self.sharding).slot_units
@@ -270,7 +270,7 @@ def make_layout(
     scratch = scratch_bytes(plan, sharding, requests, table=True)
     room_for_slots = SHARED_BYTES - scratch - fixed_bytes(plan, _most_expert_tiles(config, tuning), requests)
     chosen = tuning.slot_units if requests == 1 else None  # several requests' vectors may leave less room
-    if requests > 1 and plan.holds(Storage.FP8_BLOCK):  # but how its sums are added up depends on its slots
+    if requests > 1 and plan.goes_from_slots:  # but there it depends on slots how sums are added up
         chosen = make_layout(plan, weights, tuning, capacity, sharding).slot_units
     sizes = _slot_sizes(plan) if chosen is None else (chosen,)
     for units in sizes:
@@ -287,9 +287,16 @@ def make_layout(
         )
     raise ConfigError(
         f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots} ring"
-        f" slots of {units * UNIT_BYTES} bytes; at least {_LEAST_SLOTS} are needed: use more GPUs"
-        + ("" if tuning.slot_units is None else ", or leave the option slot_units out")
+        f" slots of {units * UNIT_BYTES} bytes; at least {_LEAST_SLOTS} are needed: "
+        + _how_to_make_room(plan, tuning, requests)
     )
+
+
+def _how_to_make_room(plan: Plan, tuning: Tuning, requests: int) -> str:
+    if requests > 1:
+        other = "make the option slot_units smaller" if plan.goes_from_slots else "use more GPUs"
+        return f"let fewer than {requests} requests share a launch (rows), or {other}"
+    return "use more GPUs" + ("" if tuning.slot_units is None else ", or leave the option slot_units out")
 
 
 def _slot_sizes(plan: Plan) -> tuple[int, ...]:

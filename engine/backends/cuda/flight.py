@@ -70,7 +70,7 @@ def _gains_by_phase(layout: Layout) -> bool:
 def _is_dense_fp8_on_one(layout: Layout) -> bool:
     """A GPU and a request, as it was timed."""
     is_alone = layout.requests == 1 and layout.sharding.total_lanes == 1
-    return is_alone and layout.config.experts is None and layout.plan.holds(Storage.FP8_BLOCK)
+    return is_alone and layout.config.experts is None and layout.plan.goes_from_slots
 
 
 def _most(layout: Layout) -> int:

@@ -86,10 +86,9 @@ def _size_bytes(plan: Plan) -> int:
     """What each chunk of a vector of digits adds for their sizes (kernels/cuda/digits.cuh): it has one of its
     own, or that of FP8 straight from the slots (kernels/cuda/slot_runs.cuh) shares it with the rest of a run.
     """
-    storages = _storages(plan)
-    if Storage.MXFP4 in storages:
+    if plan.holds(Storage.MXFP4):
         return 4
-    return 4 // QUAD_CHUNKS if Storage.FP8_BLOCK in storages and not plan.config.post_norms else 0
+    return 4 // QUAD_CHUNKS if plan.goes_from_slots else 0
 
 
 def _storages(plan: Plan) -> set[Storage]:

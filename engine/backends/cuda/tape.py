@@ -197,6 +197,11 @@ class Plan:
     def is_packed(self) -> bool:
         return any_packed(self.storages)
 
+    @property
+    def goes_from_slots(self) -> bool:
+        """Whether some matrix is multiplied straight from the ring's slots (kernels/cuda/slot_runs.cuh)."""
+        return self.holds(Storage.FP8_BLOCK) and not self.config.post_norms
+
     def holds(self, storage: Storage) -> bool:
         """Whether any matrix is in that format."""
         return any(storage in layer for layer in self.storages)

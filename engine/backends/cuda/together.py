@@ -50,8 +50,7 @@ class Seats:
         device, self.sizes = context.device, SeatSizes.of(context.layout)
         device.activate()
         self.rows = rows
-        self.mail_bytes = rows * self.sizes.mail
-        self.mail = device.allocate(self.mail_bytes, zero=True)
+        self.mail = device.allocate(rows * self.sizes.mail, zero=True)
         self.candidates = device.allocate(rows * self.sizes.candidates, zero=True)
         self.tables = device.allocate(rows * self.sizes.tables)
         self.control = device.allocate(_FILTERS_AT + rows * self.sizes.filters, zero=True)
@@ -87,7 +86,7 @@ class Seats:
         """After an abort they hold words of an unfinished pass. No GPU may be running."""
         device = context.device
         device.activate()
-        device.fill(self.mail, self.mail_bytes)
+        device.fill(self.mail, self.rows * self.sizes.mail)
         device.fill(self.candidates, self.rows * self.sizes.candidates)
         device.synchronise()
         self.serials = [1] * self.rows
@@ -131,7 +130,6 @@ class SeveralLaunch:
         device.activate()
         self._stream, self._side = self._resources.stream(), self._resources.stream()
         self._seats.clear(device, len(self._plans), self._stream)
-        device.keep_in_l2(self._stream, self._seats.mail, self._seats.mail_bytes)
         self._profiled, self._profile_address = None, 0
         if self._layout.tuning.profile:
             self._profiled = ProfileBuffer(self._layout, (0, 0))

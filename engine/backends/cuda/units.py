@@ -3,9 +3,9 @@
 A unit is eight rows by 32 columns, as in sixteen bits, but with the bits of its format: lane 4 g + j of a
 warp has the words of row g, columns 8 j .. 8 j + 7. A group of tiles is a list of runs: a few chunks of its
 units, chunk by chunk and tile by tile, then their scales. A slot of the ring holds whole runs, so that
-whoever multiplies finds in it all that its numbers mean. The bits of a word lie so that the fewest
-instructions make operands of the tensor cores of them (kernels/cuda/packed.cuh). Numbers of FP8 are
-operands as they lie: lanes' first words side by side, and then their second ones (slot_runs.cuh).
+whoever multiplies finds in it all that its numbers mean. Numbers of FP8 are operands of the tensor cores as
+they lie, all lanes' first words and then all second ones (kernels/cuda/slot_runs.cuh); the bits of other
+words lie so that the fewest instructions make operands of them (kernels/cuda/packed.cuh).
 
     FP8_BLOCK  256 bytes; a run of 4 chunks has, for each tile, FP32 scales of its even and of its odd rows
     Q8_0       256 bytes, each number raised by 128; eight FP16 scales a unit

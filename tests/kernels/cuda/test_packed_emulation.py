@@ -64,19 +64,22 @@ def test_packed_weights_leave_the_references_keys_and_values(
 @pytest.mark.parametrize(
     ("storage", "slot_units"),
     [(Storage.MXFP4, 16), at_night(Storage.FP8_BLOCK, 24)],
-    ids=["a slot is two quads", "a slot is one quad"],
+    ids=["a slot is two quads", "a slot is a run of many tiles"],
 )
 def test_a_vector_is_longer_than_a_slots_columns(storage: Storage, slot_units: int, folder: Path) -> None:
     weights = RandomPacked(CONFIGS[storage], all_in(storage), 3)
     check_keys_and_values(weights, 0, storage, folder, Tuning(slot_units=slot_units, unpacked_copy=False))
 
 
+@pytest.mark.parametrize("storage", [Storage.MXFP4, Storage.FP8_BLOCK])
 @pytest.mark.parametrize("ffn", [7328, at_night(11552)], ids=["eight", "twelve"])
-def test_digits_of_a_long_vector_are_made_some_pieces_at_a_time(ffn: int, folder: Path) -> None:
+def test_digits_of_a_long_vector_are_made_some_pieces_at_a_time(
+    storage: Storage, ffn: int, folder: Path
+) -> None:
     """So many of them a thread, the last ones not whole."""
-    config = replace(CONFIGS[Storage.MXFP4], layers=1, windows=(0,), ffn=ffn)
-    weights = RandomPacked(config, all_in(Storage.MXFP4), 3)
-    check_keys_and_values(weights, 0, Storage.MXFP4, folder, Tuning(unpacked_copy=False))
+    config = replace(CONFIGS[storage], layers=1, windows=(0,), ffn=ffn)
+    weights = RandomPacked(config, all_in(storage), 3)
+    check_keys_and_values(weights, 0, storage, folder, Tuning(unpacked_copy=False))
 
 
 @pytest.mark.parametrize("prefilled", [0, PROMPT - 1])
@@ -89,11 +92,14 @@ def test_sms_that_equal_shares_leave_out_go_along(prefilled: int, folder: Path) 
 
 @pytest.mark.parametrize("slot_units", [at_night(17), 49])
 @pytest.mark.parametrize("cores", [at_night(6), 12], ids=["three or four", "one to four"])
-def test_groups_of_few_tiles_take_two_quads_a_turn(cores: int, slot_units: int, folder: Path) -> None:
-    config = replace(CONFIGS[Storage.FP8_BLOCK], ffn=1160)
-    weights = RandomPacked(config, all_in(Storage.FP8_BLOCK), 3)
+@pytest.mark.parametrize(("storage", "ffn"), [(Storage.FP8_BLOCK, 1160), at_night(Storage.Q8_0, 1152)])
+def test_groups_of_few_tiles_fill_the_rows_of_products(
+    storage: Storage, ffn: int, cores: int, slot_units: int, folder: Path
+) -> None:
+    """With eight runs of a tile, or with two quads a turn."""
+    weights = RandomPacked(replace(CONFIGS[storage], ffn=ffn), all_in(storage), 3)
     tuning = Tuning(slot_units=slot_units, unpacked_copy=False)
-    check_keys_and_values(weights, 0, Storage.FP8_BLOCK, folder, tuning, cores)
+    check_keys_and_values(weights, 0, storage, folder, tuning, cores)
 
 
 def test_fp8_goes_with_norms_after_modules(folder: Path) -> None:

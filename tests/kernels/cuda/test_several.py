@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.backends.base import Job
 from engine.backends.cuda import reading
@@ -66,26 +67,35 @@ def check(
     ranks: int = 1,
     equal: bool = False,
 ) -> EmulatedRows:
-    """That tokens, keys and values of each of `rows` are those of a launch of its own."""
-    alone, together = (
-        EmulatedRows(
-            *team(folder, weights, cores, ranks, tuning, requests=requests, filters=True, equal=equal)
-        )
-        for requests in (1, rows)
-    )
+    """That tokens, keys and values of each of `rows` are those of a launch of its own, and so is all that its
+    SMs tell each other in the last pass."""
+
+    def launches_of(requests: int) -> EmulatedRows:
+        made = team(folder, weights, cores, ranks, tuning, requests=requests, filters=True, equal=equal)
+        return EmulatedRows(*made)
+
+    together = launches_of(rows)
     asked = [Request(prompt(i, 1 + i % 3), 2 + i % 2, SAMPLINGS[i % 4]) for i in range(rows)]
-    expected, caches = list[Ended | None](), []
+    expected, seats_alone = list[Ended | None](), []
     for one in asked:
-        for [seat] in alone.seats:
-            seat.kv[:] = 0xFFFF
+        alone = launches_of(1)  # with mailboxes that nobody has written to
         expected += alone.launch([one])
-        caches.append([seat.kv.copy() for [seat] in alone.seats])
+        seats_alone.append([seat for [seat] in alone.seats])
 
     assert together.launch(asked) == expected
-    for seats, of_gpus in zip(zip(*together.seats, strict=True), caches, strict=True):
-        for seat, cache in zip(seats, of_gpus, strict=True):
-            np.testing.assert_array_equal(seat.kv, cache)
+    for seats, of_gpus in zip(zip(*together.seats, strict=True), seats_alone, strict=True):
+        for seat, lone in zip(seats, of_gpus, strict=True):
+            np.testing.assert_array_equal(seat.kv, lone.kv)
+            check_mail(seat.mail, lone.mail)
     return together
+
+
+def check_mail(found: NDArray[np.uint32], wanted: NDArray[np.uint32]) -> None:
+    """Words that both have written, but for the parity of the pass."""
+    numbers, others = found & ~np.uint32(1), wanted & ~np.uint32(1)
+    both = (numbers != 0) & (others != 0)
+    assert both.any()
+    np.testing.assert_array_equal(numbers[both], others[both])
 
 
 @pytest.mark.parametrize(

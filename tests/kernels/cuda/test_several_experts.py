@@ -10,6 +10,7 @@ import pytest
 
 from engine.backends.base import Job
 from engine.backends.cuda import reading
+from engine.backends.cuda.constants import Tuning
 from engine.models.config import Experts, ModelConfig
 from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
@@ -139,6 +140,15 @@ def test_shares_of_all_kinds_leave_the_same(config: ModelConfig, cores: int, fol
 def test_packed_experts_leave_the_same(storage: Storage, rows: int, folder: Path) -> None:
     weights = RandomPacked(PACKED[storage], lambda name: storage if ".experts." in name else Storage.F16, 3)
     check(weights, rows, CORES, folder)
+
+
+@pytest.mark.nightly
+def test_where_a_tile_stands_in_its_group_changes_no_sum(folder: Path) -> None:
+    """In slots of an odd number of products, three."""
+    config = replace(PACKED[Storage.FP8_BLOCK], layers=1, windows=(0,), hidden=1312, experts=Experts(4, 2))
+    storages = {True: Storage.FP8_BLOCK, False: Storage.F16}
+    weights = RandomPacked(config, lambda name: storages[".experts." in name], 3)
+    check(weights, 4, 32, folder, Tuning(slot_units=80))
 
 
 @pytest.mark.nightly

@@ -82,7 +82,7 @@ def test_warpgroups_take_a_chunk_at_a_time_or_several_of_few_tiles(
     check(RandomPacked(MXFP4, all_in(Storage.MXFP4), 3), rows, cores, folder)
 
 
-@pytest.mark.parametrize(("rows", "cores"), [at_night(2, 5), (4, 4), at_night(8, 3), at_night(8, 7)])
+@pytest.mark.parametrize(("rows", "cores"), [(2, 5), at_night(4, 4), at_night(8, 3), at_night(8, 7)])
 def test_runs_of_fp8_are_multiplied_side_by_side_or_one_after_the_other(
     rows: int, cores: int, folder: Path
 ) -> None:
@@ -95,11 +95,17 @@ def test_runs_of_fp8_are_multiplied_side_by_side_or_one_after_the_other(
 @pytest.mark.parametrize("slot_units", [24, 33])
 def test_slots_of_fp8_are_those_of_one_request(slot_units: int, folder: Path) -> None:
     """Of one run of eight tiles, or a few of them."""
-    config = of_one_layer(FP8, 160, 1160)
-    rows = check(
-        RandomPacked(config, all_in(Storage.FP8_BLOCK), 3), 2, 5, folder, Tuning(slot_units=slot_units)
-    )
+    config, tuning = of_one_layer(FP8, 160, 1160), Tuning(slot_units=slot_units)
+    rows = check(RandomPacked(config, all_in(Storage.FP8_BLOCK), 3), 2, 5, folder, tuning)
     assert (rows.gpu.layout.alone_slot_units, rows.gpu.layout.slot_units) == (slot_units, slot_units)
+
+
+@pytest.mark.nightly
+def test_sizes_of_runs_and_of_chunks_go_side_by_side(folder: Path) -> None:
+    """Attention in FP8, the MLP in MXFP4."""
+    config = of_one_layer(MXFP4, 160, 1152)
+    weights = RandomPacked(config, lambda name: Storage.MXFP4 if ".w_" in name else Storage.FP8_BLOCK, 3)
+    check(weights, 4, 5, folder)
 
 
 @pytest.mark.nightly

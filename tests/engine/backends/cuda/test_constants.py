@@ -80,6 +80,14 @@ def test_slots_of_several_requests_with_fp8_are_those_of_one(slot_units: int | N
     assert of_several.slot_units == alone.slot_units
 
 
+def test_requests_whose_vectors_leave_no_room_for_such_slots_are_told_how_to_make_some() -> None:
+    wide = replace(load_preset("qwen3-30b-a3b").config, name="wide", hidden=3072)
+    with pytest.raises(ConfigError, match=r"fewer than 8 requests share a launch \(rows\), or .* smaller"):
+        layout_of(wide, Storage.FP8_BLOCK, requests=8)
+    smaller = Tuning(slot_units=32)
+    assert layout_of(wide, Storage.FP8_BLOCK, tuning=smaller, requests=8).slot_units == 32
+
+
 @pytest.mark.parametrize(
     ("name", "storage", "slots"),
     [

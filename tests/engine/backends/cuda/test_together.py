@@ -224,12 +224,6 @@ def test_a_launch_of_several_clears_and_copies_once() -> None:
     assert stream == launch._stream
 
 
-def test_a_launch_of_several_keeps_all_rows_mailboxes_in_the_cache() -> None:
-    launch, device = several([GOES_ON, READS])
-    seats = launch._seats
-    assert device.kept_in_l2 == [(launch._stream, seats.mail, 4 * seats.sizes.mail)]
-
-
 def test_each_request_of_a_launch_finds_its_own() -> None:
     launch, device = several([GOES_ON, READS])
     [(base, data, _)] = device.uploads

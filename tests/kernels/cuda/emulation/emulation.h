@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -390,9 +391,13 @@ void multiply_e5m2(float (&sums)[N], const u32* rows, u64 vectors) {
 template <int ADDS, int N>
 void multiply_e4m3(float (&sums)[N], u64 rows, u64 vectors) {
     const u32 thread = current->thread.x % 128, lane = thread % 32;
+    constexpr int NOT_A_NUMBER = 1 << 20;
     const auto number = [](u64 descriptor, u32 row, u32 k) {
-        const u32 at = u32(descriptor & 0x3fff) * 16 + k / 16 * (u32(descriptor >> 16 & 0x3fff) * 16) + row / 8 * (u32(descriptor >> 32 & 0x3fff) * 16);
-        return e4m3_parts(shared_memory()[at + row % 8 * 16 + k % 16]);
+        const u32 block = u32(descriptor & 0x3fff) * 16 + k / 16 * (u32(descriptor >> 16 & 0x3fff) * 16) + row / 8 * (u32(descriptor >> 32 & 0x3fff) * 16);
+        const u32 at = block + row % 8 * 16 + k % 16;
+        if (at >= 227 << 10) std::abort();  // a block has no more on a GPU
+        const u32 bits = shared_memory()[at];
+        return (bits & 0x7f) == 0x7f ? Parts{NOT_A_NUMBER, 0} : e4m3_parts(bits);
     };
     Parts weights[2][32];
     for (u32 k = 0; k < 32; ++k) {
@@ -404,6 +409,12 @@ void multiply_e4m3(float (&sums)[N], u64 rows, u64 vectors) {
         for (u32 k = 0; k < 32; ++k) digits[k] = number(vectors, column, k);
         for (u32 h = 0; h < 2; ++h) {
             float& sum = sums[c / 2 * 4 + 2 * h + c % 2];
+            bool is_number = !(ADDS && std::isnan(sum));
+            for (u32 k = 0; k < 32; ++k) is_number &= weights[h][k].integer != NOT_A_NUMBER && digits[k].integer != NOT_A_NUMBER;
+            if (!is_number) {
+                sum = std::numeric_limits<float>::quiet_NaN();
+                continue;
+            }
             constexpr int FRACTION = 13, INTEGERS = 6;  // bits of both factors' fractions
             int largest = ADDS && sum != 0.0f ? std::ilogb(sum) : -1000;
             for (u32 k = 0; k < 32; ++k) {
