@@ -219,8 +219,11 @@ private:
     }
     // A piece of all of the thread's requests.
     DEVICE void split(int piece, uint2 norm) {
+        float4 values[OWN];
 #pragma unroll
-        for (int k = 0; k < OWN; ++k) store(local(piece), request(k), normed(piece, k, norm));
+        for (int k = 0; k < OWN; ++k) values[k] = normed(piece, k, norm);
+#pragma unroll
+        for (int k = 0; k < OWN; ++k) store(local(piece), request(k), values[k]);
     }
     // COUNT pieces of all of the thread's requests, of which those of the operand are stored: a run of each, or a chunk's.
     template <int COUNT>
