@@ -71,7 +71,7 @@ constexpr int OPERAND_CHUNKS = smaller(model::WINDOW_CHUNKS, VECTOR_CHUNKS);
 constexpr int STORED_CHUNKS = experts::VECTORS_FIT ? larger(OPERAND_CHUNKS, experts::VECTOR_CHUNKS) : OPERAND_CHUNKS;
 // Behind all chunks those whose numbers are digits have their sizes, each chunk or each run its own (digits.cuh, slot_runs.cuh).
 constexpr int SIZES_OFFSET = STORED_CHUNKS * CHUNK_OPERAND_BYTES;
-constexpr int OPERAND_BYTES = SIZES_OFFSET + (chunks_a_size() ? STORED_CHUNKS / larger(1, chunks_a_size()) * REQUESTS * int(sizeof(float)) : 0);
+constexpr int OPERAND_BYTES = SIZES_OFFSET + (fewest_chunks_a_size() ? STORED_CHUNKS / larger(1, fewest_chunks_a_size()) * REQUESTS * int(sizeof(float)) : 0);
 static_assert(!experts::ANY || VECTOR_CHUNKS * VECTOR_CHUNK_BYTES <= SIZES_OFFSET, "down of experts takes one request's vector at a time, whole");
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
 // Of one request. Lanes that leave those of several requests together would meet in banks: they lie a tile's further apart.

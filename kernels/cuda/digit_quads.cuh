@@ -187,7 +187,7 @@ struct DigitProducts {
     template <int T>
     DEVICE void leave(Core& core, const Sums<T>& sums) const {
         using Rounds = DigitRounds<T>;
-        const float worth = worth_of_digits<STORAGE>(core.lane);
+        const float worth = worth_of_digits(core.lane, reduced(STORAGE));
         const u32 place = core.lane >> 1 & 1, chunk = T > 4 ? place : DigitPlaces<STORAGE, T, APART>::chunk(core, 0);
         const bool own = T > 2 || DigitColumns<1>::half(chunk) == place;
         const u32 part = core.warp / QUAD_CHUNKS * QUAD_CHUNKS + part_of<T>(chunk, core.lane);

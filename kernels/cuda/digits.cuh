@@ -127,10 +127,9 @@ DEVICE void unpack_rows(u32 (&rows)[4], const u32 (&word)[2][words(STORAGE_MXFP4
 
 // A lane has two digits of a row's sum: of the lanes 4 g + j the odd ones have the lower two, which are worth less.
 DEVICE float two_digits(const float* sums) { return fmaf(sums[1], 0.0625f, sums[0]); }
-template <int STORAGE>
-DEVICE float worth_of_digits(u32 lane) {
-    constexpr float ALL = reduced(STORAGE) / of_digits();
-    return lane & 1 ? ALL / 256 : ALL;
+DEVICE float worth_of_digits(u32 lane, float reduced = 1.0f) {
+    const float all = reduced / of_digits();
+    return lane & 1 ? all / 256 : all;
 }
 
 // Where the chunk of a quad is left, one of a warpgroup's four sums of a row: apart are lanes, or warps, that have chunks of their own.

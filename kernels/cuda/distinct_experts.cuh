@@ -38,7 +38,7 @@ DEVICE void list_experts(Core& core) {
     __syncwarp();
 }
 
-// Four numbers of a request's chunk, from column 4 `four` on, into the vectors' operand. What is multiplied as digits: DigitColumns, RunColumns.
+// Four numbers of a request's chunk, from column 4 `four` on, into the vectors' operand. What is multiplied as digits: store_columns.
 template <int STORAGE>
 DEVICE void store_piece(Shared& shared, int chunk, int request, u32 four, float4 value) {
     if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) value = times(value, 1.0f / packed::lowered());
@@ -59,16 +59,13 @@ DEVICE void store_vector(Core& core, const float4 (&values)[Pieces<model::HIDDEN
     const Pieces<model::HIDDEN, staged_by_quads(STORAGE)> pieces(core);
     const int request = core.own.request;
     u32 powers[pieces.COUNT];
-    if constexpr (by_digits(STORAGE)) packed::powers_of_chunks<from_slots(STORAGE) ? QUAD_CHUNKS : 1>(values, powers);
+    if constexpr (by_digits(STORAGE)) packed::powers_of_chunks<chunks_a_size(STORAGE)>(values, powers);
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
         const bool here = pieces.template in_operand<STORAGE>(i);
-        if constexpr (from_slots(STORAGE)) {
+        if constexpr (by_digits(STORAGE)) {
             const packed::Digits digits(values[i], powers[i]);
-            if (here) packed::RunColumns::store(core.shared, pieces.chunk(i), request, core.lane & 7, digits);
-        } else if constexpr (by_digits(STORAGE)) {
-            const packed::Digits digits(values[i], powers[i]);
-            if (here) packed::DigitColumns<REQUESTS>::store(core.shared, pieces.chunk(i), request, core.lane & 7, digits);
+            if (here) packed::store_columns<STORAGE, REQUESTS>(core.shared, pieces.chunk(i), request, core.lane & 7, digits);
         } else {
             if (here) store_piece<STORAGE>(core.shared, pieces.chunk(i), request, core.lane & 7, values[i]);
         }

@@ -387,25 +387,24 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
 }
 
 // How a group is multiplied in a format.
-template <int STORAGE, bool APART, int CHUNKS, int HALVES, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
-          bool DIGITS = by_digits(STORAGE), bool FROM_SLOTS = from_slots(STORAGE)>
+template <int STORAGE, bool APART, int CHUNKS, int HALVES, Way WAY = way_of(STORAGE)>
 struct ProductsOf {
     using Type = HeldProducts<SlotWeights<APART, CHUNKS, HALVES>, CHUNKS>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, false, false, false> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, Way::BY_WARPS> {
     using Type = HeldProducts<packed::SlotWeights<STORAGE, APART>, CHUNKS>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, false, false> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, Way::BY_QUADS> {
     using Type = packed::QuadProducts<STORAGE, APART>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, true, false> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, Way::BY_DIGITS> {
     using Type = packed::DigitProducts<STORAGE, APART>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, true, true> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, Way::FROM_SLOTS> {
     using Type = packed::SlotProducts<STORAGE, APART>;
 };
 

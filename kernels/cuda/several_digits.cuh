@@ -99,7 +99,7 @@ public:
         // Leaves those of each request's rows in shared memory, where it leaves them alone. `pairs(request, part)` is where.
         template <class Pairs>
         DEVICE void leave(const Core& core, const Pairs& pairs) const {
-            const float worth = packed::worth_of_digits<STORAGE>(core.lane);
+            const float worth = packed::worth_of_digits(core.lane, packed::reduced(STORAGE));
 #pragma unroll
             for (int i = 0; i < Cut::APART; ++i) {
                 const u32 chunk = u32(i * Cut::CHUNKS) + Cut::chunk(core.warp);

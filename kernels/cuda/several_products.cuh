@@ -12,25 +12,24 @@
 namespace several {
 
 // How weights in a format are multiplied: a slot is loaded, multiplied window by window, and left.
-template <int STORAGE, int CHUNKS, bool APART, int HALVES = 0, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
-          bool DIGITS = by_digits(STORAGE), bool FROM_SLOTS = from_slots(STORAGE)>
+template <int STORAGE, int CHUNKS, bool APART, int HALVES = 0, Way WAY = way_of(STORAGE)>
 struct WeightsOf {
     using Type = SlotWeights<APART, CHUNKS, HALVES>;
 };
 template <int STORAGE, int CHUNKS>
-struct WeightsOf<STORAGE, CHUNKS, false, 0, true, false, false, false> {
+struct WeightsOf<STORAGE, CHUNKS, false, 0, Way::BY_WARPS> {
     using Type = UnitWeights<STORAGE>;
 };
 template <int STORAGE, int CHUNKS, bool APART>
-struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, false, false> {
+struct WeightsOf<STORAGE, CHUNKS, APART, 0, Way::BY_QUADS> {
     using Type = QuadWeights<STORAGE, CHUNKS, APART>;
 };
 template <int STORAGE, int CHUNKS, bool APART>
-struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, true, false> {
+struct WeightsOf<STORAGE, CHUNKS, APART, 0, Way::BY_DIGITS> {
     using Type = DigitWeights<STORAGE, CHUNKS, APART>;
 };
 template <int STORAGE, int CHUNKS, bool APART>
-struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, true, true> {
+struct WeightsOf<STORAGE, CHUNKS, APART, 0, Way::FROM_SLOTS> {
     using Type = SlotWeightsOfAll<STORAGE, APART>;
 };
 

@@ -243,11 +243,7 @@ private:
             for (int i = 0; i < COUNT; ++i) {
                 const packed::Digits digits(values[i * OWN + k], powers[i * OWN + k]);
                 if (!in_operand(first, piece + i)) continue;
-                if constexpr (from_slots(STORAGE)) {
-                    packed::RunColumns::store(core_.shared, local(piece + i), request(k), core_.lane & 7, digits);
-                } else {
-                    packed::DigitColumns<REQUESTS>::store(core_.shared, local(piece + i), request(k), core_.lane & 7, digits);
-                }
+                packed::store_columns<STORAGE, REQUESTS>(core_.shared, local(piece + i), request(k), core_.lane & 7, digits);
             }
         }
     }

@@ -38,6 +38,13 @@ struct RunColumns {
     DEVICE static u32 first(Shared& shared) { return (shared_address(shared.operand()) & 0x3ffff) >> 4 | PIECE_BYTES >> 4 << 16; }
 };
 
+// As the format's products want them: four numbers of a chunk that is so many quads further, an even number, than `chunk`.
+template <int STORAGE, int VECTORS>
+DEVICE void store_columns(Shared& shared, int chunk, int vector, u32 four, const Digits& digits, int quads = 0) {
+    if constexpr (from_slots(STORAGE)) RunColumns::store(shared, chunk, vector, four, digits, quads);
+    else DigitColumns<VECTORS>::store(shared, chunk, vector, four, digits, quads);
+}
+
 // How the rows of a group of T tiles become those of products. BY_RUNS: several runs'.
 template <int STORAGE, int T, bool APART>
 struct SlotCut {
@@ -99,7 +106,7 @@ struct RunRows {
     template <class Pairs>
     DEVICE void leave(const Core& core, const Pairs& pairs) const {
         const u32 group = core.warp / QUAD_CHUNKS, row = core.lane >> 2, column = core.lane & 3;
-        const float worth = (column & 1 ? 1.0f / 256 : 1.0f) / of_digits();
+        const float worth = worth_of_digits(core.lane);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
             const auto part = [&](u32 which) { return reinterpret_cast<float*>(pairs(u32(v), which)) + row; };

@@ -140,18 +140,14 @@ DEVICE void store_digits(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
         u32 powers[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) some[i] = values[i];
-        packed::powers_of_chunks<from_slots(STORAGE) ? QUAD_CHUNKS : 1>(some, powers);
+        packed::powers_of_chunks<chunks_a_size(STORAGE)>(some, powers);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const packed::Digits digits(some[i], powers[i]);
             const bool whole = (COUNT - AT_ONCE + i + 1) * ROUND_CHUNKS <= CHUNKS;  // also the last ones
             if (whole || pieces.template in_operand<STORAGE>(first + i)) {
                 constexpr int NEXT = ROUND_CHUNKS / QUAD_CHUNKS;
-                if constexpr (from_slots(STORAGE)) {
-                    packed::RunColumns::store(core.shared, pieces.chunk(0), 0, core.lane & 7, digits, (first + i) * NEXT);
-                } else {
-                    packed::DigitColumns<1>::store(core.shared, pieces.chunk(0), 0, core.lane & 7, digits, (first + i) * NEXT);
-                }
+                packed::store_columns<STORAGE, 1>(core.shared, pieces.chunk(0), 0, core.lane & 7, digits, (first + i) * NEXT);
             }
         }
 #pragma unroll

@@ -17,6 +17,17 @@ DEVICE constexpr bool from_slots(int storage) { return storage == STORAGE_FP8_BL
 // Whether they multiply it in eight bits, with the vector's digits (digits.cuh), else in sixteen.
 DEVICE constexpr bool by_digits(int storage) { return storage == STORAGE_MXFP4 || from_slots(storage); }
 
+// How many chunks of a vector share a size then.
+DEVICE constexpr int chunks_a_size(int storage) { return from_slots(storage) ? QUAD_CHUNKS : 1; }
+
+// How decode multiplies in a format: packed ones by single warps, or by warpgroups in one of three ways.
+enum class Way { SIXTEEN_BITS, BY_WARPS, BY_QUADS, BY_DIGITS, FROM_SLOTS };
+DEVICE constexpr Way way_of(int storage) {
+    if (!is_packed(storage)) return Way::SIXTEEN_BITS;
+    if (!by_warpgroups(storage)) return Way::BY_WARPS;
+    return from_slots(storage) ? Way::FROM_SLOTS : by_digits(storage) ? Way::BY_DIGITS : Way::BY_QUADS;
+}
+
 // A format as a constant, for what is compiled once for each.
 template <int S>
 struct Stored {
@@ -70,11 +81,11 @@ DEVICE constexpr bool any_by_warps() {
     return false;
 }
 
-// How many chunks of a vector share a size, of those formats that are multiplied with digits: the fewest. 0: none is.
-DEVICE constexpr int chunks_a_size() {
+// The fewest of any format that is multiplied with digits. 0: none is.
+DEVICE constexpr int fewest_chunks_a_size() {
     int fewest = 0;
     for (int s = 0; ALL_STORAGES >> s; ++s) {
-        if ((ALL_STORAGES >> s & 1) && by_digits(s) && !(fewest && from_slots(s))) fewest = from_slots(s) ? QUAD_CHUNKS : 1;
+        if ((ALL_STORAGES >> s & 1) && by_digits(s) && (!fewest || chunks_a_size(s) < fewest)) fewest = chunks_a_size(s);
     }
     return fewest;
 }

@@ -358,8 +358,27 @@ inline Parts e5m2_parts(u32 bits) {
     const int exponent = bits >> 2 & 31, integer = int(bits & 3) | (exponent ? 4 : 0);
     return {bits & 0x80 ? -integer : integer, (exponent ? exponent : 1) - 17};
 }
-// wgmma with 64 rows of E5M2 as A and columns of E4M3 as B, 32 numbers. Each sum is of products cut off below 2^-13 of the power
-// of two that exponents allow the largest one, which is what is known of the tensor cores; then it is exact.
+// Number k of a row of an operand in shared memory, or of a column, whose pieces of sixteen lie apart as the descriptor says.
+inline u32 byte_of_operand(u64 descriptor, u32 row, u32 k) {
+    const u32 block = u32(descriptor & 0x3fff) * 16 + k / 16 * (u32(descriptor >> 16 & 0x3fff) * 16) + row / 8 * (u32(descriptor >> 32 & 0x3fff) * 16);
+    const u32 at = block + row % 8 * 16 + k % 16;
+    if (at >= 227 << 10) std::abort();  // a block has no more on a GPU
+    return shared_memory()[at];
+}
+// The sum of 32 products and of what is there before, each cut off below 2^-13 of the power of two that exponents allow the largest one,
+// which is what is known of the tensor cores; then it is exact. `integers`: bits of both factors' fractions.
+inline float sum_cut_off(const Parts (&products)[32], int integers, float before = 0.0f) {
+    int largest = before != 0.0f ? std::ilogb(before) : -1000;
+    for (const Parts& product : products) {
+        if (product.integer) largest = std::max(largest, product.exponent + integers);
+    }
+    const int least = largest - 13;
+    double sum = std::trunc(std::ldexp(double(before), -least));
+    for (const Parts& product : products) sum += std::trunc(std::ldexp(double(product.integer), product.exponent - least));
+    return float(std::ldexp(sum, least));
+}
+inline Parts product_of(const Parts& a, const Parts& b) { return {a.integer * b.integer, a.exponent + b.exponent}; }
+// wgmma with 64 rows of E5M2 as A and columns of E4M3 as B, 32 numbers.
 template <int N>
 void multiply_e5m2(float (&sums)[N], const u32* rows, u64 vectors) {
     struct Rows { u32 a[4]; } all[32];
@@ -368,66 +387,28 @@ void multiply_e5m2(float (&sums)[N], const u32* rows, u64 vectors) {
     for (int e = 0; e < N; ++e) {
         const u32 row = lane / 4 + u32(e) / 2 % 2 * 8, column = u32(e) / 4 * 8 + lane % 4 * 2 + u32(e) % 2;
         Parts products[32];
-        int largest = -1000;
         for (u32 k = 0; k < 32; ++k) {
             const u32 a = all[row % 8 * 4 + k % 16 / 4].a[row / 8 + k / 16 * 2] >> k % 4 * 8 & 0xff;
-            const unsigned char* b = shared_memory() + u32(vectors & 0x3fff) * 16 + k / 16 * (u32(vectors >> 16 & 0x3fff) * 16) +
-                                     column / 8 * (u32(vectors >> 32 & 0x3fff) * 16) + column % 8 * 16 + k % 16;
-            const Parts weight = e5m2_parts(a), digit = e4m3_parts(*b);
-            products[k] = {weight.integer * digit.integer, weight.exponent + digit.exponent};
-            if (products[k].integer) largest = std::max(largest, products[k].exponent);
+            products[k] = product_of(e5m2_parts(a), e4m3_parts(byte_of_operand(vectors, column, k)));
         }
-        double sum = 0.0;
-        constexpr int FRACTION = 13, INTEGERS = 5;  // bits of both factors' fractions
-        for (const Parts& product : products) {
-            if (!product.integer) continue;
-            const double least = std::ldexp(1.0, largest + INTEGERS - FRACTION);
-            sum += std::trunc(std::ldexp(double(product.integer), product.exponent) / least) * least;
-        }
-        sums[e] = float(sum);
+        sums[e] = sum_cut_off(products, 5);
     }
 }
-// wgmma with 64 rows of E4M3 as A, in shared memory too. What is there already is one more of the numbers that are cut off.
+// wgmma with 64 rows of E4M3 as A, in shared memory too.
 template <int ADDS, int N>
 void multiply_e4m3(float (&sums)[N], u64 rows, u64 vectors) {
     const u32 thread = current->thread.x % 128, lane = thread % 32;
-    constexpr int NOT_A_NUMBER = 1 << 20;
-    const auto number = [](u64 descriptor, u32 row, u32 k) {
-        const u32 block = u32(descriptor & 0x3fff) * 16 + k / 16 * (u32(descriptor >> 16 & 0x3fff) * 16) + row / 8 * (u32(descriptor >> 32 & 0x3fff) * 16);
-        const u32 at = block + row % 8 * 16 + k % 16;
-        if (at >= 227 << 10) std::abort();  // a block has no more on a GPU
-        const u32 bits = shared_memory()[at];
-        return (bits & 0x7f) == 0x7f ? Parts{NOT_A_NUMBER, 0} : e4m3_parts(bits);
-    };
-    Parts weights[2][32];
-    for (u32 k = 0; k < 32; ++k) {
-        for (u32 h = 0; h < 2; ++h) weights[h][k] = number(rows, thread / 32 * 16 + lane / 4 + 8 * h, k);
-    }
-    for (u32 c = 0; c < u32(N) / 2; ++c) {
-        const u32 column = c / 2 * 8 + lane % 4 * 2 + c % 2;
-        Parts digits[32];
-        for (u32 k = 0; k < 32; ++k) digits[k] = number(vectors, column, k);
-        for (u32 h = 0; h < 2; ++h) {
-            float& sum = sums[c / 2 * 4 + 2 * h + c % 2];
-            bool is_number = !(ADDS && std::isnan(sum));
-            for (u32 k = 0; k < 32; ++k) is_number &= weights[h][k].integer != NOT_A_NUMBER && digits[k].integer != NOT_A_NUMBER;
-            if (!is_number) {
-                sum = std::numeric_limits<float>::quiet_NaN();
-                continue;
-            }
-            constexpr int FRACTION = 13, INTEGERS = 6;  // bits of both factors' fractions
-            int largest = ADDS && sum != 0.0f ? std::ilogb(sum) : -1000;
-            for (u32 k = 0; k < 32; ++k) {
-                if (weights[h][k].integer * digits[k].integer) largest = std::max(largest, weights[h][k].exponent + digits[k].exponent + INTEGERS);
-            }
-            const int least = largest - FRACTION;
-            double all = ADDS ? std::trunc(std::ldexp(double(sum), -least)) : 0.0;
-            for (u32 k = 0; k < 32; ++k) {
-                const int product = weights[h][k].integer * digits[k].integer, shift = weights[h][k].exponent + digits[k].exponent - least;
-                if (product) all += shift >= 0 ? double(product << std::min(shift, 20)) : double(product / (1 << std::min(-shift, 20)));
-            }
-            sum = float(std::ldexp(all, least));
+    const auto is_number = [](u32 bits) { return (bits & 0x7f) != 0x7f; };
+    for (int e = 0; e < N; ++e) {
+        const u32 row = thread / 32 * 16 + lane / 4 + u32(e) / 2 % 2 * 8, column = u32(e) / 4 * 8 + lane % 4 * 2 + u32(e) % 2;
+        Parts products[32];
+        bool are_numbers = !(ADDS && std::isnan(sums[e]));
+        for (u32 k = 0; k < 32; ++k) {
+            const u32 weight = byte_of_operand(rows, row, k), digit = byte_of_operand(vectors, column, k);
+            are_numbers &= is_number(weight) && is_number(digit);
+            products[k] = product_of(e4m3_parts(weight), e4m3_parts(digit));
         }
+        sums[e] = are_numbers ? sum_cut_off(products, 6, ADDS ? sums[e] : 0.0f) : std::numeric_limits<float>::quiet_NaN();
     }
 }
 constexpr auto NUMBER = WEIGHTS_PTX[0] == 'b' ? bf16 : f16;
