@@ -8,6 +8,7 @@
 // of that one itself at most.
 #pragma once
 #include "packed.cuh"
+#include "warpgroups.cuh"
 #include "wgmma.h"
 
 namespace packed {
@@ -109,7 +110,7 @@ struct DigitColumns {
     }
     // The descriptor of a quad's columns from a block on.
     DEVICE static u64 descriptor(Shared& shared, u32 quad, u32 block) {
-        const u32 first = (shared_address(shared.operand()) & 0x3ffff) >> 4 | PIECE_BYTES >> 4 << 16;
+        const u32 first = descriptor_word(shared_address(shared.operand()), PIECE_BYTES);
         return u64(BLOCK_BYTES >> 4) << 32 | first + quad * (QUAD_BYTES >> 4) + block * (BLOCK_BYTES >> 4);
     }
 };

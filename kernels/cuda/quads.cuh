@@ -11,13 +11,9 @@
 // at once for they hold registers, a warp unpacks the next ones.
 #pragma once
 #include "packed.cuh"
+#include "warpgroups.cuh"
 
 namespace packed {
-
-DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING>
-DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
 // 64 rows by 16 columns of FP16 times a vector's eight columns, added to `sums` or not.
 DEVICE void multiply_rows(float (&sums)[4], const u32* rows, u64 vector, int adds) {
@@ -47,7 +43,7 @@ DEVICE void store_quarter(u8* operand, int chunk, u32 four, const Split& first, 
 // Its descriptor, for one of a quad's products: pieces lie `PIECE_BYTES` apart, nothing is swapped about. Only the lower word depends on
 // where that is.
 DEVICE u64 vector_descriptor(const u8* operand, u32 quad, u32 product) {
-    const u32 first = (shared_address(operand) & 0x3ffff) >> 4 | u32(PIECE_BYTES >> 4) << 16;
+    const u32 first = descriptor_word(shared_address(operand), PIECE_BYTES);
     return u64(PRODUCT_BYTES >> 4) << 32 | first + quad * u32(VECTOR_QUAD_BYTES >> 4) + product * u32(PRODUCT_BYTES >> 4);
 }
 

@@ -48,9 +48,9 @@ struct DigitRound {
         for (int b = 0; b < Cut::BLOCKS; ++b) sizes[b] = of_vectors[2 * b];
         packed::unpack_rows(weights, word);
         hold();
-        packed::products_begin();
+        products_begin();
         multiply_e5m2(sums, weights, vectors);
-        packed::products_commit();
+        products_commit();
         return loaded;
     }
     // Once the products have ended.
@@ -162,7 +162,7 @@ private:
             constexpr int DONE = I + 1 - MOST;
             if constexpr (I < ALL) begin(rounds[I % MOST], u32(I / IN_A_QUAD), u32(I % IN_A_QUAD * Rounds::CHUNKS));
             if constexpr (DONE >= 0) {
-                packed::products_wait<smaller(MOST, ALL - DONE) - 1>();
+                products_wait<smaller(MOST, ALL - DONE) - 1>();
                 rounds[DONE % MOST].add_to(sums.rows[Rounds::apart(DONE % IN_A_QUAD)], core.warp);
             }
             if constexpr (DONE < ALL - 1) run<I + 1>(sums);

@@ -43,7 +43,7 @@ DEVICE void store_quarter(u8* operand, int chunk, int request, u32 four, const S
 // The descriptor of the columns from a block on: pieces lie PIECE_BYTES apart, blocks side by side, nothing is swapped about.
 DEVICE u64 columns_descriptor(const u8* operand, int quad, int block) {
     const u32 at = shared_address(operand) + u32(quad) * u32(QUAD_OPERAND_BYTES) + u32(block) * BLOCK_BYTES;
-    return u64((at & 0x3ffff) >> 4) | u64(PIECE_BYTES >> 4) << 16 | u64(BLOCK_BYTES >> 4) << 32;
+    return u64(BLOCK_BYTES >> 4) << 32 | descriptor_word(at, PIECE_BYTES);
 }
 
 // How a warpgroup takes a quad of a group of T tiles: in rounds of so many chunks, of which each warp has two tiles.
@@ -93,10 +93,10 @@ struct Round {
 #pragma unroll
         for (int k = 0; k < 8; ++k) asm volatile("" : "+r"(weights[k])::"memory");  // before the products begin
         hold();
-        packed::products_begin();
+        products_begin();
         multiply_rows(sums, weights, vectors, 0);
         multiply_rows(sums, weights + 4, vectors + (PRODUCT_BYTES >> 4), 1);
-        packed::products_commit();
+        products_commit();
         return loaded;
     }
     // Once the products have ended.
@@ -204,7 +204,7 @@ private:
             constexpr int DONE = I + 1 - MOST;
             if constexpr (I < ALL) begin(rounds[I % MOST], I / IN_A_QUAD, I % IN_A_QUAD * Rounds<T>::CHUNKS);
             if constexpr (DONE >= 0) {
-                packed::products_wait<smaller(MOST, ALL - DONE) - 1>();
+                products_wait<smaller(MOST, ALL - DONE) - 1>();
                 rounds[DONE % MOST].add_to(sums.rows[DONE % IN_A_QUAD], core.warp);
             }
             if constexpr (DONE < ALL - 1) run<I + 1>(sums);

@@ -35,7 +35,7 @@ struct RunColumns {
     // A vector's sizes, run by run.
     DEVICE static float* sizes(Shared& shared, int vector) { return shared.sizes() + vector * (STORED_CHUNKS / QUAD_CHUNKS); }
     // The lower word of a descriptor, of the first vector's first pair of runs.
-    DEVICE static u32 first(Shared& shared) { return (shared_address(shared.operand()) & 0x3ffff) >> 4 | PIECE_BYTES >> 4 << 16; }
+    DEVICE static u32 first(Shared& shared) { return descriptor_word(shared_address(shared.operand()), PIECE_BYTES); }
 };
 
 // As the format's products want them: four numbers of a chunk that is so many quads further, an even number, than `chunk`.
@@ -149,7 +149,7 @@ struct SlotTurns {
 
 private:
     DEVICE const u8* slot() const { return core.shared.ring[core.cursor.slot]; }
-    DEVICE u32 rows() const { return (shared_address(slot()) & 0x3ffff) >> 4 | 128u >> 4 << 16; }  // a unit's pieces lie side by side
+    DEVICE u32 rows() const { return descriptor_word(shared_address(slot()), 128); }  // a unit's pieces lie side by side
     // Of the pair of runs of which `even` is the first.
     DEVICE u32 columns(int even) const {
         return RunColumns::first(core.shared) + u32(first + even - window) * (RunColumns::PAIR_BYTES >> 5);

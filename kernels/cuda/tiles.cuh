@@ -6,6 +6,7 @@
 #pragma once
 #include "rows.cuh"
 #include "stages.cuh"
+#include "warpgroups.cuh"
 #include "wgmma.h"
 
 namespace tiles {
@@ -16,13 +17,6 @@ DEVICE u16* operand_piece(u16* operand, int columns, int lane, int column, int t
     const size_t block = size_t(tile) * steps_of(columns) + column / STEP_COLUMNS;
     return operand + (block * TOKENS + row) * STEP_COLUMNS + ((column / 8 ^ row) & 7) * 8;
 }
-
-// A warpgroup's products: what it reads lies in shared memory, and its sums in registers that nothing else may touch until
-// the products have ended.
-DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING>
-DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
 // An operand in rows of `ROW_BYTES` bytes, its pieces swapped about within them; eight rows begin `EIGHT_ROWS` bytes after the
 // eight before. `place` is `operand_place` of its address, and counts on in 16 bytes.
