@@ -92,6 +92,14 @@ def test_runs_of_fp8_are_multiplied_side_by_side_or_one_after_the_other(
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("rows", [2, 8])
+def test_one_tile_has_more_runs_in_a_slot_than_are_added_up_apart(rows: int, folder: Path) -> None:
+    """Attention's output and `down` have a tile on each core; `down` has 18 runs, of which 16 are apart."""
+    config = of_one_layer(FP8, 160, 2304)
+    check(RandomPacked(config, all_in(Storage.FP8_BLOCK), 3), rows, 20, folder)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("slot_units", [24, 33])
 def test_slots_of_fp8_are_those_of_one_request(slot_units: int, folder: Path) -> None:
     """Of one run of eight tiles, or a few of them."""
