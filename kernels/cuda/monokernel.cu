@@ -57,11 +57,12 @@ struct Producer {
     // All lanes that produce do so together; one of them speaks for all.
     DEVICE static bool leads() { return PRODUCERS == 1 || threadIdx.x == CONSUMERS; }
     // Until the barrier is passed, or nobody wants more. Of one request each lane looks, as each reads or overwrites what is handed over,
-    // and none has to be told; of several that takes more registers than there are.
+    // and none has to be told; of several that takes more registers than there are. What keeps a producer of experts keeps consumers or
+    // the warp that routes as well, who report it: to report is most of a wait's code, which all SMs would have to keep at hand.
     DEVICE void await(u64* barrier, u32 parity, Wait wait) {
         constexpr bool EACH = PRODUCERS > 1 && REQUESTS == 1;
         if constexpr (EACH) {
-            Spin spin(params, place, wait);
+            QuietSpin spin(params);
             while (!__all_sync(ALL_LANES, barrier_passed(barrier, parity))) {
                 if (__any_sync(ALL_LANES, done() || spin.hopeless())) {
                     ended = true;
@@ -101,8 +102,12 @@ struct Producer {
     }
     DEVICE bool done() const { return barrier_has_passed(&shared.done, 0); }
     DEVICE void land() {
-        if (leads()) barrier_wait(&shared.full[landed.slot], landed.round, params, place, WAIT_LANDED);
-        if constexpr (PRODUCERS > 1) __syncwarp();
+        if constexpr (PRODUCERS > 1) {
+            while (leads() && !barrier_passed(&shared.full[landed.slot], landed.round)) {}  // it comes for certain
+            __syncwarp();
+        } else {
+            barrier_wait(&shared.full[landed.slot], landed.round, params, place, WAIT_LANDED);
+        }
         landed.advance(SLOTS);
         ++waited;
     }
