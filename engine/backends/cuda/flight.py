@@ -16,6 +16,8 @@ _MOST_QUIET_BYTES = 132 << 10
 GPT-OSS-20B need all the time that attention takes."""
 _QKV_SLOT_BYTES = 50 << 10
 """Of qkv behind experts, for each of which an SM asks for a slot."""
+_LITTLE_A_RANK = 4
+"""From so many GPUs on each has little of the experts to read."""
 _LITTLE_A_PHASE = 256 << 10
 """Below it attention's exchanges are so much of a token that more slots go one at a time."""
 
@@ -47,7 +49,7 @@ def flight_of(layout: Layout) -> Flight:
     """Where the layout's tuning does not say; never more than the ring holds."""
     tuning, ring = layout.tuning, layout.slots - (layout.requests > 1)
     most = min(_most(layout), ring)
-    mlp = min(tuning.expert_slots_in_flight or 3, ring) if layout.config.experts else most
+    mlp = min(_of_experts(layout), ring) if layout.config.experts else most
     quiet = _quiet(layout) if tuning.quiet_slots is None else tuning.quiet_slots
     if tuning.slots_in_flight is not None or not _gains_by_phase(layout):
         return Flight(most, most, mlp, most, most, quiet)
@@ -80,6 +82,12 @@ def _most(layout: Layout) -> int:
     of_length = 1 if has_short_phases(layout.plan) else 3 if has_long_phases(layout.plan) else 2
     has_larger_slots = layout.plan.holds(Storage.FP8_BLOCK) and layout.slot_units == FP8_SLOT_UNITS
     return min(of_length, 2) if has_larger_slots else of_length
+
+
+def _of_experts(layout: Layout) -> int:
+    """Of the quarter that each of four GPUs reads fewer are enough, and the GPUs' exchanges come sooner."""
+    is_little = layout.requests == 1 and layout.sharding.ranks >= _LITTLE_A_RANK
+    return layout.tuning.expert_slots_in_flight or (2 if is_little else 3)
 
 
 def _of_qkv(layout: Layout, most: int) -> int:
