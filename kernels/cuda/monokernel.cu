@@ -57,8 +57,9 @@ struct Producer {
     // All lanes that produce do so together; one of them speaks for all.
     DEVICE static bool leads() { return PRODUCERS == 1 || threadIdx.x == CONSUMERS; }
     // Until the barrier is passed, or nobody wants more. Of one request each lane looks, as each reads or overwrites what is handed over,
-    // and none has to be told; of several that takes more registers than there are. What keeps a producer of experts keeps consumers or
-    // the warp that routes as well, who report it: to report is most of a wait's code, which all SMs would have to keep at hand.
+    // and none has to be told; of several that takes more registers than there are. These waits and land() report nothing where experts are: that
+    // is most of a wait's code, which all SMs would have to keep at hand. Whoever waits within an SM waits in the end for another SM's word, and
+    // that wait has a Spin. Of several requests await() still reports: it was not timed without.
     DEVICE void await(u64* barrier, u32 parity, Wait wait) {
         constexpr bool EACH = PRODUCERS > 1 && REQUESTS == 1;
         if constexpr (EACH) {
@@ -103,7 +104,8 @@ struct Producer {
     DEVICE bool done() const { return barrier_has_passed(&shared.done, 0); }
     DEVICE void land() {
         if constexpr (PRODUCERS > 1) {
-            while (leads() && !barrier_passed(&shared.full[landed.slot], landed.round)) {}  // it comes for certain
+            QuietSpin spin(params);
+            while (leads() && !barrier_passed(&shared.full[landed.slot], landed.round) && !spin.hopeless()) {}
             __syncwarp();
         } else {
             barrier_wait(&shared.full[landed.slot], landed.round, params, place, WAIT_LANDED);

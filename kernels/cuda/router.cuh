@@ -183,7 +183,7 @@ template <class Known>
 DEVICE float choose(Keys keys, u32 lane, int* chosen, const Known& known) {
     const Keys all = keys;
     u32 mine = 0, top = 0, last = 0;
-#pragma unroll 1  // the chain is as long, and its code is an eighth
+#pragma unroll 1  // the chain of takes is as long, and its code is there once
     for (int slot = 0; slot < model::CHOSEN; ++slot) {
         last = keys.take(slot);
         if (slot == 0) top = last;

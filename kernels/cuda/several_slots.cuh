@@ -15,22 +15,26 @@ namespace several {
 template <int STORAGE, int T, bool APART>
 struct RunTurns {
     using Alone = packed::SlotCut<STORAGE, T, APART>;
+    using Map = typename Alone::Map;
     static constexpr bool BY_RUNS = Alone::BY_RUNS;
-    static constexpr int COUNT = ceil_div(Alone::RUNS, 4);
-    static constexpr int BLOCKS = REQUESTS / 2;                         // of eight columns
-    static constexpr int PARTS = BY_RUNS ? 2 * smaller(COUNT, 4) : 1;  // sums of a row and request that are kept apart
-    // Few tiles APART, an eighth of a product's rows each, would have it reach out of shared memory for the others. Then each has products of
-    // its own, of which the first warps have the rows.
+    static constexpr int RUNS_A_TURN = 4;                                          // of both warpgroups
+    static constexpr int TURNS_APART = 4;                                          // alone pair p of a slot's runs is warp p % 8's
+    static constexpr int COUNT = ceil_div(Alone::RUNS, RUNS_A_TURN);
+    static constexpr int BLOCKS = REQUESTS / 2;                                    // of eight columns
+    static constexpr int PARTS = BY_RUNS ? 2 * smaller(COUNT, TURNS_APART) : 1;  // sums of a row and request that are kept apart
+    // Few tiles APART lie so far from each other that a product of eight of them would reach out of shared memory for those that are not there.
+    // Then each tile has products of its own: the first block of rows is the tile's, and the first warps have its sums.
     static constexpr bool EACH = BY_RUNS && !Alone::stays_in_shared(Alone::REACH_OF_TILES);
     static constexpr int TILES = EACH ? T : smaller(T, 2);  // that a warp has
     static constexpr int ROUNDS = EACH ? T : 1;
-    static constexpr u32 NEXT_ROWS = EACH ? 0 : Alone::Map::NEXT_UNIT;
+    static constexpr u32 NEXT_ROWS = EACH ? Map::unit(1) - Map::unit(0) : Map::NEXT_UNIT;
+    static_assert(!EACH || Alone::stays_in_shared(SLOT_BYTES + Alone::ROW_BLOCKS * NEXT_ROWS), "nor do those reach further");
 
     DEVICE static u32 first_tile(u32 warp) { return warp % QUAD_CHUNKS * (EACH ? T : 2); }
 
     // Of a warpgroup's turn `turn`: how far its run `i` lies behind its first run of the slot, and with which of the sums it goes.
-    DEVICE static constexpr int run(int turn, int i) { return 4 * turn + (BY_RUNS ? i : 2 * i); }
-    DEVICE static constexpr int part(int turn, int i) { return BY_RUNS ? 2 * (turn % 4) + i : 0; }
+    DEVICE static constexpr int run(int turn, int i) { return RUNS_A_TURN * turn + (BY_RUNS ? i : 2 * i); }
+    DEVICE static constexpr int part(int turn, int i) { return BY_RUNS ? 2 * (turn % TURNS_APART) + i : 0; }
     // Its first run, in a slot that begins with the vectors' run `first`.
     DEVICE static int begin(u32 group, int first) {
         if constexpr (BY_RUNS) return 2 * int(group);
@@ -59,8 +63,9 @@ struct RunRows {
                 const auto row = [&](u32 part) -> float& {
                     return reinterpret_cast<float*>(pairs(request, part))[tile * TILE_ROWS + (core.lane >> 2)];
                 };
-                if constexpr (Turns::BY_RUNS) leave_pairs(group, tile, core.lane, [&](int part) { return packed::worth_as_left(rows[part][h][b], worth); }, row);
-                else leave_digits(group, core.lane & 1, packed::worth_as_left(rows[0][h][b], worth), row);
+                const auto sum_of = [&](int part) { return packed::worth_as_left(rows[part][h][b], worth); };
+                if constexpr (Turns::BY_RUNS) leave_pairs(group, tile, core.lane, sum_of, row);
+                else leave_digits(group, core.lane & 1, sum_of(0), row);
             }
         }
     }
@@ -77,7 +82,7 @@ private:
     DEVICE static void leave_pairs(u32 group, u32 tile, u32 lane, const Sum& sum_of, const Row& row) {
         constexpr bool TILES_IN_TURN = Turns::Alone::PRODUCTS == 1;
 #pragma unroll
-        for (int i = 0; i < (TILES_IN_TURN ? 2 : 4); ++i) {
+        for (int i = 0; i < (TILES_IN_TURN ? 2 : Turns::TURNS_APART); ++i) {
             float sum = 0.0f;
             if (2 * i < Turns::PARTS) {
                 float of[2];
@@ -115,12 +120,12 @@ public:
     }
 
 private:
-    // Runs `begin` to `end` of a slot, which begins with the window's run `window`.
+    // Runs `begin` to `end` of a slot, which begins with the window's run `window`: less than 0 if it began in the window before.
     template <int T>
     struct Slot : packed::SlotRuns<STORAGE, T, APART> {
         using Turns = RunTurns<STORAGE, T, APART>;
         using Alone = typename Turns::Alone;
-        using Map = typename Alone::Map;
+        using Map = typename Turns::Map;
         using Products = packed::RunSums<Map, REQUESTS, Turns::BLOCKS>;
         static constexpr int TILES = Turns::TILES / Turns::ROUNDS;  // of a warp in a product
 
@@ -178,7 +183,7 @@ private:
 #pragma unroll
                 for (int h = 0; h < TILES; ++h) {
                     const float factor = scales[h] * sizes[b], digits = products.digits(b, h);
-                    // Not as the compiler likes, but as alone.
+                    // Alone a mask stands between product and sum (by_runs), so they are rounded apart; here the compiler would fuse them.
                     float& sum = rows[round + h][b];
                     sum = Turns::BY_RUNS ? __fadd_rn(sum, __fmul_rn(factor, digits)) : fmaf(factor, digits, sum);
                 }

@@ -43,7 +43,7 @@ struct RunColumns {
 
 private:
     // Else lanes that store a vector's chunks side by side, or several vectors' blocks, would meet in one bank.
-    DEVICE static u32 turned(u32 of_run, u32 vector) { return VECTORS == 1 ? of_run & 2 : VECTORS == 2 ? (of_run & 1) * 2 : vector & 2; }
+    DEVICE static u32 turned(u32 of_run, u32 vector) { return VECTORS == 1 ? of_run & 2 : (of_run & 1) * 2 ^ (vector & 2); }
 };
 
 // As the format's products want them: four numbers of a chunk that is so many quads further, an even number, than `chunk`.
@@ -103,7 +103,8 @@ private:
     }
 };
 
-// A thread's sum of its row, as it is left. Both of few tiles' (by_runs) are made the same way of several vectors: not as the compiler likes.
+// A thread's sum of its row, as it is left. The compiler could fuse this product with the sum over lanes that follows, for one request and not for
+// several, or the other way round.
 DEVICE float worth_as_left(float sum, float worth) { return __fmul_rn(sum, worth); }
 
 // A thread's sums: of many tiles of its row of its warp's two tiles, of few of its row of each.
@@ -169,7 +170,6 @@ struct SlotTurns : SlotRuns<STORAGE, T, APART> {
 
     int first, end;
 
-    DEVICE SlotTurns(const Core& core, int first, int end) : Base{core}, first(first), end(end) {}
     DEVICE void run(RunRows<T>& sums) {
         const u32 group = Base::warpgroup();
         if constexpr (Cut::BY_RUNS) by_runs(group, sums);
@@ -287,7 +287,7 @@ struct SlotProducts {
 #pragma unroll 1
         for (int first = 0; first < runs; first += Cut::RUNS) {
             core.wait_full();
-            SlotTurns<STORAGE, T, APART> turns(core, first, runs % Cut::RUNS ? smaller(Cut::RUNS, runs - first) : Cut::RUNS);
+            SlotTurns<STORAGE, T, APART> turns{{core}, first, runs % Cut::RUNS ? smaller(Cut::RUNS, runs - first) : Cut::RUNS};
             turns.run(sums);
             core.free_slot_after(turns.loaded);
         }

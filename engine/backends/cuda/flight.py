@@ -16,7 +16,7 @@ _MOST_QUIET_BYTES = 132 << 10
 GPT-OSS-20B need all the time that attention takes."""
 _QKV_SLOT_BYTES = 50 << 10
 """Of qkv behind experts, for each of which an SM asks for a slot."""
-_LITTLE_A_RANK = 4
+_RANKS_WITH_LITTLE = 4
 """From so many GPUs on each has little of the experts to read."""
 _LITTLE_A_PHASE = 256 << 10
 """Below it attention's exchanges are so much of a token that more slots go one at a time."""
@@ -85,8 +85,11 @@ def _most(layout: Layout) -> int:
 
 
 def _of_experts(layout: Layout) -> int:
-    """Of the quarter that each of four GPUs reads fewer are enough, and the GPUs' exchanges come sooner."""
-    is_little = layout.requests == 1 and layout.sharding.ranks >= _LITTLE_A_RANK
+    """Of the quarter that each of four GPUs reads fewer are enough, and the GPUs' exchanges come sooner.
+
+    So it was for GPT-OSS-120B. Several requests, which were not timed, keep what one GPU has.
+    """
+    is_little = layout.requests == 1 and layout.sharding.ranks >= _RANKS_WITH_LITTLE
     return layout.tuning.expert_slots_in_flight or (2 if is_little else 3)
 
 

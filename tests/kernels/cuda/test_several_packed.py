@@ -92,6 +92,13 @@ def test_runs_of_fp8_are_multiplied_side_by_side_or_one_after_the_other(
 
 
 @pytest.mark.nightly
+def test_windows_of_eight_cut_slots_of_few_tiles(folder: Path) -> None:
+    """`down` has four tiles on a core, and slots of six runs in windows of sixteen."""
+    config = of_one_layer(FP8, 160, 2184)
+    check(RandomPacked(config, all_in(Storage.FP8_BLOCK), 3), 8, 5, folder)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("rows", [2, 8])
 def test_one_tile_has_more_runs_in_a_slot_than_are_added_up_apart(rows: int, folder: Path) -> None:
     """Attention's output and `down` have a tile on each core; `down` has 18 runs, of which 16 are apart."""

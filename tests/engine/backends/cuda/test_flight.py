@@ -75,7 +75,9 @@ def test_three_slots_of_experts_are_asked_for_at_once(name: str, requests: int) 
 
 @pytest.mark.parametrize(("devices", "slots"), [(2, 3), (4, 2), (8, 2)])
 def test_of_four_gpus_each_asks_for_fewer_slots_of_experts(devices: int, slots: int) -> None:
-    assert flight_of(layout("gpt-oss-120b", devices)).mlp == slots
+    made = layout("gpt-oss-120b", devices)
+    assert flight_of(made).mlp == slots
+    assert flight_of(several_layout(made, None, 2)).mlp == 3
 
 
 def test_what_only_experts_use_changes_nothing_of_a_dense_kernel() -> None:
