@@ -104,7 +104,7 @@ struct Producer {
     DEVICE bool done() const { return barrier_has_passed(&shared.done, 0); }
     DEVICE void land() {
         if constexpr (PRODUCERS > 1) {
-            QuietSpin spin(params);
+            QuietSpin spin(params);  // await_in_place is for whole warps: by one lane it is more code
             while (leads() && !barrier_passed(&shared.full[landed.slot], landed.round) && !spin.hopeless()) {}
             __syncwarp();
         } else {

@@ -37,8 +37,7 @@ struct RunTurns {
     DEVICE static constexpr int part(int turn, int i) { return BY_RUNS ? 2 * (turn % TURNS_APART) + i : 0; }
     // Its first run, in a slot that begins with the vectors' run `first`.
     DEVICE static int begin(u32 group, int first) {
-        if constexpr (BY_RUNS) return 2 * int(group);
-        return Alone::RUNS % 2 ? int(group ^ (u32(first) & 1u)) : int(group);
+        return BY_RUNS ? 2 * int(group) : Alone::own_run(group, first);
     }
 };
 
@@ -80,7 +79,7 @@ private:
     // Alone warp w of a warpgroup has pair w of eight runs; the warpgroups have the tiles in turn, or eight runs each.
     template <class Sum, class Row>
     DEVICE static void leave_pairs(u32 group, u32 tile, u32 lane, const Sum& sum_of, const Row& row) {
-        constexpr bool TILES_IN_TURN = Turns::Alone::PRODUCTS == 1;
+        constexpr bool TILES_IN_TURN = Turns::Alone::TILES_IN_TURN;
 #pragma unroll
         for (int i = 0; i < (TILES_IN_TURN ? 2 : Turns::TURNS_APART); ++i) {
             float sum = 0.0f;

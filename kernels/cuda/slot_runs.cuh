@@ -60,6 +60,7 @@ struct SlotCut {
     static constexpr bool BY_RUNS = T <= HALF_TILES;
     static constexpr int ROW_BLOCKS = 8;  // of a product: of eight rows each
     static constexpr int RUNS = Map::CHUNKS / QUAD_CHUNKS, PRODUCTS = ceil_div(RUNS, ROW_BLOCKS);
+    static constexpr bool TILES_IN_TURN = PRODUCTS == 1;  // of few: the warpgroups take them in turn, or else a tile's products
     static_assert(Map::FORM.run == QUAD_CHUNKS && Map::CHUNKS % QUAD_CHUNKS == 0, "a scale for each run, and whole ones in a slot");
     static_assert(!BY_RUNS || RUNS % 2 == 0, "of pairs of runs, whose columns lie side by side, a slot has both");
 
@@ -69,6 +70,9 @@ struct SlotCut {
     DEVICE static constexpr bool stays_in_shared(u32 reach) { return (SLOTS - 1) * SLOT_BYTES + reach <= sizeof(Shared); }
     static_assert(stays_in_shared(REACH), "nor do they reach out of shared memory");
     static_assert(3 * RunColumns<1>::NEXT_BYTES <= PARTIAL_BYTES, "nor do columns of eight runs that begin with a vector's last pair");
+
+    // Of many tiles: a warpgroup's first run of a slot that begins with the vectors' run `first`. One has their even runs, the other the odd ones.
+    DEVICE static int own_run(u32 group, int first) { return RUNS % 2 ? int(group ^ (u32(first) & 1u)) : int(group); }
 };
 
 // A run's four products with BLOCKS blocks of eight columns each, of so many vectors side by side.
@@ -181,9 +185,9 @@ private:
     DEVICE u32 columns(int even) const { return RunColumns<1>::first(core.shared) + u32(first + even) * (RunColumns<1>::NEXT_BYTES >> 5); }
     DEVICE float size(int run) const { return RunColumns<1>::sizes(core.shared, 0)[first + run]; }
 
-    // The warpgroups take runs in turn, one the vector's even ones and the other the odd ones, whose columns are other lanes'. Two at a time.
+    // The warpgroups take runs in turn (own_run), whose columns are other lanes'. Two at a time.
     DEVICE void by_tiles(u32 group, RunRows<T>& sums) {
-        const int own = Cut::RUNS % 2 ? int(group ^ (u32(first) & 1u)) : int(group);
+        const int own = Cut::own_run(group, first);
         const u32 tile = core.warp % QUAD_CHUNKS * 2;
 #pragma unroll
         for (int k = 0; k < Cut::RUNS; k += 4) {
@@ -217,7 +221,7 @@ private:
     // The warpgroups take a tile's products of eight runs in turn, or else the tiles: it is in the order of sums which of them has a product,
     // and where a tile stands in its group may differ from launch to launch (distinct_experts.cuh). Two at a time.
     DEVICE void by_runs(u32 group, RunRows<T>& sums) {
-        constexpr bool TILES_IN_TURN = Cut::PRODUCTS == 1;
+        constexpr bool TILES_IN_TURN = Cut::TILES_IN_TURN;
         constexpr int EACH = ceil_div(Cut::PRODUCTS, 2);  // products of a tile that are a warpgroup's, at most
         constexpr int ALL = TILES_IN_TURN ? ceil_div(T, 2) : T * EACH;
         const int own = int(core.warp % QUAD_CHUNKS * 2 + (core.lane >> 1 & 1));  // the lane's run of eight
