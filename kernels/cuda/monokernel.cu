@@ -104,8 +104,8 @@ struct Producer {
     DEVICE bool done() const { return barrier_has_passed(&shared.done, 0); }
     DEVICE void land() {
         if constexpr (PRODUCERS > 1) {
-            QuietSpin spin(params);  // await_in_place is for whole warps: by one lane it is more code
-            while (leads() && !barrier_passed(&shared.full[landed.slot], landed.round) && !spin.hopeless()) {}
+            // What has been asked of memory comes for certain. To look whether all have given up took 6 % of GPT-OSS-20B's speed.
+            while (leads() && !barrier_passed(&shared.full[landed.slot], landed.round)) {}
             __syncwarp();
         } else {
             barrier_wait(&shared.full[landed.slot], landed.round, params, place, WAIT_LANDED);

@@ -84,6 +84,7 @@ struct RunSums {
     // `rows`, `columns`: lower words of descriptors; blocks of eight rows or columns lie so far apart.
     template <u32 NEXT_ROWS, u32 NEXT_COLUMNS>
     DEVICE void begin(u32 rows, u32 columns) {
+        rows = uniform(rows), columns = uniform(columns);
         hold();
         product<0, NEXT_ROWS, NEXT_COLUMNS>(rows, columns);
 #pragma unroll
