@@ -129,6 +129,7 @@ private:
         static constexpr int TILES = Turns::TILES / Turns::ROUNDS;  // of a warp in a product
 
         int begin, end, window;
+        u32 loaded = 0;  // depends on all loads that may hang
 
         DEVICE void multiply(int first, Sums<T>& sums) {
             const int own = Turns::begin(this->warpgroup(), first);
@@ -169,7 +170,10 @@ private:
         DEVICE void load(int run, int round, float (&scales)[TILES], float (&sizes)[Turns::BLOCKS]) {
             const u32 tile = (Turns::EACH ? 0 : Turns::first_tile(this->core.warp)) + u32(round);
 #pragma unroll
-            for (int h = 0; h < TILES; ++h) scales[h] = this->scale(tile + u32(h), run);
+            for (int h = 0; h < TILES; ++h) {
+                scales[h] = this->scale(tile + u32(h), run);
+                loaded |= __float_as_uint(scales[h]);
+            }
 #pragma unroll
             for (int b = 0; b < Turns::BLOCKS; ++b) {
                 sizes[b] = Columns::sizes(this->core.shared, 2 * b + int(this->core.lane >> 1 & 1))[window + run];

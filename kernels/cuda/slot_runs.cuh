@@ -75,6 +75,9 @@ struct SlotCut {
     DEVICE static int own_run(u32 group, int first) { return RUNS % 2 ? int(group ^ (u32(first) & 1u)) : int(group); }
 };
 
+// A size is a power of two, so a sum of digits times it and then times a scale has the bits that it has times both at once. Multiplied with each
+// other before the products have come, the compiler waits for both between one product and the next.
+
 // A run's four products with BLOCKS blocks of eight columns each, of so many vectors side by side.
 template <class Map, int VECTORS, int BLOCKS>
 struct RunSums {
@@ -118,6 +121,13 @@ struct RunRows {
     static constexpr int ROWS = T > HALF_TILES ? 2 : T;
     float rows[ROWS] = {};
 
+    // Depends on all that was added to them, and so on all that was loaded for it.
+    DEVICE u32 bits() const {
+        u32 bits = 0;
+#pragma unroll
+        for (const float& row : rows) bits |= __float_as_uint(row);
+        return bits;
+    }
     // Leaves the warp's sums in shared memory: [part][row]. `pairs(part)` is where.
     template <class Pairs>
     DEVICE void leave(const Core& core, const Pairs& pairs) const {
@@ -150,16 +160,13 @@ struct SlotRuns {
     using Map = typename Cut::Map;
 
     const Core& core;
-    u32 loaded = 0;  // depends on all loads that may hang
 
     DEVICE const u8* slot() const { return core.shared.ring[core.cursor.slot]; }
     DEVICE u32 rows() const { return descriptor_word(shared_address(slot()), 128); }  // a unit's pieces lie side by side
     // Of the thread's row of a tile in a run, by rows that are even and odd.
-    DEVICE float scale(u32 tile, int run) {
+    DEVICE float scale(u32 tile, int run) const {
         const u32 at = Map::run_scales(0) + tile * Map::NEXT_RUN_SCALES + (core.lane >> 2 & 1) * 4;
-        const float of_run = *reinterpret_cast<const float*>(slot() + at + u32(run) * Map::RUN_BYTES);
-        loaded |= __float_as_uint(of_run);
-        return of_run;
+        return *reinterpret_cast<const float*>(slot() + at + u32(run) * Map::RUN_BYTES);
     }
     // The warp's, of the two: what the compiler cannot know.
     DEVICE u32 warpgroup() const { return __shfl_sync(ALL_LANES, core.warp / QUAD_CHUNKS, 0) & 1; }
@@ -214,7 +221,7 @@ private:
             for (int i = 0; i < 2; ++i) {
                 turn[i].hold();
 #pragma unroll
-                for (int h = 0; h < 2; ++h) sums.rows[h] = fmaf(scales[i][h] * sizes[i], turn[i].digits(0, h), sums.rows[h]);
+                for (int h = 0; h < 2; ++h) sums.rows[h] = fmaf(turn[i].digits(0, h) * sizes[i], scales[i][h], sums.rows[h]);
             }
         }
     }
@@ -242,20 +249,21 @@ private:
                 turn[i].template begin<Map::RUN_BYTES, RunColumns<1>::NEXT_BYTES>(rows() + (tiles_at >> 4), columns(at(which[i])));
             }
             products_commit();
-            float factors[2];
+            float scales[2], sizes[2];
             u32 counts[2];  // all bits or none, of what counts
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const bool counted = there[i] && at(which[i]) + own < end;
                 const int run = counted ? at(which[i]) + own : 0;
-                factors[i] = scale(u32(tile(which[i])), run) * size(run);
+                scales[i] = scale(u32(tile(which[i])), run);
+                sizes[i] = size(run);
                 counts[i] = counted ? ~0u : 0u;
             }
             products_wait<0>();
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 turn[i].hold();
-                const float product = __uint_as_float(__float_as_uint(factors[i] * own_digits(turn[i])) & counts[i]);
+                const float product = __uint_as_float(__float_as_uint(own_digits(turn[i]) * sizes[i] * scales[i]) & counts[i]);
 #pragma unroll
                 for (int t = 0; t < T; ++t) {
                     if (t == tile(n + i)) sums.rows[t] += product;  // registers have no addresses
@@ -294,7 +302,7 @@ struct SlotProducts {
             core.wait_full();
             SlotTurns<STORAGE, T, APART> turns{{core}, first, runs % Cut::RUNS ? smaller(Cut::RUNS, runs - first) : Cut::RUNS};
             turns.run(sums);
-            core.free_slot_after(turns.loaded);
+            core.free_slot_after(sums.bits());
         }
     }
 
