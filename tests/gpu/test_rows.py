@@ -121,12 +121,17 @@ def test_experts_give_everyone_what_they_give_one(opened: Open, name: str, rows:
 
 @pytest.mark.parametrize("rows", [2, 8])
 @pytest.mark.parametrize(
-    ("name", "storage"), [("test-experts", Storage.FP8_BLOCK), ("test-gpt-oss", Storage.MXFP4)]
+    ("name", "storage", "ffn"),
+    [
+        ("test-experts", Storage.FP8_BLOCK, 128),
+        ("test-experts", Storage.FP8_BLOCK, 256),  # gates and ups of all requests are one product
+        ("test-gpt-oss", Storage.MXFP4, 128),
+    ],
 )
 def test_packed_experts_give_everyone_what_they_give_one(
-    opened: Open, name: str, storage: Storage, rows: int
+    opened: Open, name: str, storage: Storage, ffn: int, rows: int
 ) -> None:
-    config = replace(CONFIGS[name], name=f"{name} in {storage.name}", context=1024, ffn=128)
+    config = replace(CONFIGS[name], name=f"{name} in {storage.name}, {ffn}", context=1024, ffn=ffn)
     weights = RandomPacked(config, lambda name: storage if ".experts." in name else Storage.F16, 3)
     backend = opened_with(opened, weights, rows)
     assert backend.storage("layers.0.experts.0.w_down") is storage
