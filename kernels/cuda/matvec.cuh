@@ -230,9 +230,9 @@ private:
     }
 };
 
-// Warps that look at two vectors have so many loads on their way that the load of another warp's weights hangs behind them for as long
+// Warps that look at several vectors have so many loads on their way that the load of another warp's weights hangs behind them for as long
 // as the copy engine takes to fill a slot anew, while its arrival does not (barrier_arrive_after): slots are left late.
-constexpr bool SLOTS_LATE = mail::STREAM_PARTS > 1;
+constexpr bool SLOTS_LATE = mail::READ_IN_PARTS;
 
 // The products of a group with weights that a warp holds in registers, its part of a slot at a time.
 template <class Held, int CHUNKS>

@@ -288,8 +288,7 @@ struct ResidualFinish {
     static constexpr bool BIASED = ATTENTION ? model::OUT_BIAS : experts::BIASED;
     static constexpr bool TO_HEAD = !ATTENTION && mail::JOINS_LANES && !model::POST_NORMS;
     static_assert(!TO_HEAD || !model::OUT_HALVES, "whole tiles' sums of squares go to the head");
-    static constexpr bool READ_IN_PARTS = mail::STREAM_PARTS > 1;
-    static constexpr bool ADDS_BEFORE = READ_IN_PARTS && !model::POST_NORMS;  // on the first GPU
+    static constexpr bool ADDS_BEFORE = mail::READ_IN_PARTS && !model::POST_NORMS;  // on the first GPU
     static constexpr bool ADDS_DELAYED = LANES > 1 && !mail::IN_PARTS;
     static constexpr bool BY_WARP = REQUESTS == 1 && (ADDS_BEFORE || ADDS_DELAYED || TO_HEAD);
 
@@ -394,7 +393,7 @@ struct ResidualFinish {
     }
     // READ_IN_PARTS: asks for the stream before the module. This SM has seen it, most often, but kept none of it; of the first layer it
     // has kept its rows of the embedding.
-    DEVICE bool has_kept() const { return !READ_IN_PARTS || (ATTENTION && layer == 0); }
+    DEVICE bool has_kept() const { return !mail::READ_IN_PARTS || (ATTENTION && layer == 0); }
     DEVICE void look_before() {
         if (has_kept()) return;
         const u32* from = core.mail(ATTENTION ? layer - 1 : layer) + (ATTENTION ? mail::STREAM_AFTER_MLP : mail::STREAM_AFTER_ATTENTION) + r;
@@ -438,7 +437,7 @@ struct ResidualFinish {
         }
         const u32 first = tagged(sum.x, core.epoch), second = tagged(sum.y, core.epoch);
         share(r, first, second);
-        if constexpr (!READ_IN_PARTS) {
+        if constexpr (!mail::READ_IN_PARTS) {
 #pragma unroll
             for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
             await_lanes<false>(layer);

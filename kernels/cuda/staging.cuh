@@ -64,6 +64,7 @@ private:
 // With POST_NORMS each thread keeps its own pieces of the stream, the same in all phases.
 DEVICE constexpr bool staged_by_quads(int storage) { return by_warpgroups(storage) && !model::POST_NORMS; }
 
+DEVICE float4 plus(const float4& a, const float4& b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 DEVICE float4 sum_as_posted(const float4& a, const float4& b) {
     return make_float4(as_posted(a.x + b.x), as_posted(a.y + b.y), as_posted(a.z + b.z), as_posted(a.w + b.w));
 }
@@ -104,7 +105,8 @@ DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>:
     for (int i = 0; i < COUNT; ++i) {
         values[i] = untagged(words[i]);
 #pragma unroll
-        for (int p = 1; p < PARTS; ++p) values[i] = sum_as_posted(values[i], untagged(words[p * COUNT + i]));
+        for (int p = 1; p < PARTS - 1; ++p) values[i] = plus(values[i], untagged(words[p * COUNT + i]));
+        if constexpr (PARTS > 1) values[i] = sum_as_posted(values[i], untagged(words[(PARTS - 1) * COUNT + i]));
     }
 }
 // The stream, after attention or after the MLP.

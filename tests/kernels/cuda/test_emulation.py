@@ -291,16 +291,18 @@ def test_experts_cut_over_two_gpus_leave_the_references_keys_values_and_tokens(
     [
         at_night("llama", 2),
         ("llama", 4),
+        at_night("llama", 8),
         ("norms after modules, soft caps", 2),
         at_night("norms after modules, soft caps", 4),
+        at_night("norms after modules, soft caps", 8),
     ],
 )
 def test_a_dense_model_cut_over_gpus_leaves_the_references_keys_values_and_tokens(
     name: str, ranks: int, folder: Path
 ) -> None:
-    """Of two GPUs the parts of the stream meet where it is read, of four where they are posted."""
+    """Of up to four GPUs the parts of the stream meet where it is read, of eight where they are posted."""
     config, cores = MODELS[name]
-    config = replace(config, heads=4, kv_heads=2, ffn=128)
+    config = replace(config, heads=max(4, ranks), kv_heads=2, ffn=32 * max(4, ranks))
     weights = RandomWeights(config, 3)
     prompt = np.random.default_rng(5).integers(0, config.vocab, SHORT).tolist()
 
