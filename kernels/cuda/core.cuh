@@ -361,7 +361,7 @@ struct Core {
         cursor.round = __shfl_sync(ALL_LANES, cursor.round, 0);
     }
 
-    // By a warp, which stays together (await_in_place). Should the slot never come, its producer reports, or an SM that waits for this one's words.
+    // By a warp, which stays together (await_in_place). Should the slot never come, its producer reports, of experts an SM that waits for this one's words.
     DEVICE void wait_full() {
         const u64 before = model::PROFILE ? Profile::now() : 0;
         await_in_place(&shared.full[cursor.slot], cursor.round, &params.control->aborted);

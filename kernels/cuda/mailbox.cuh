@@ -21,13 +21,13 @@ constexpr int AFTER_MLP = GATED + model::FFN;                           // resid
 constexpr int LANES_ATTENTION = AFTER_MLP + model::STREAMS * model::HIDDEN;  // module outputs, for other lanes
 constexpr int LANES_MLP = LANES_ATTENTION + (model::TOTAL_LANES > 1 ? model::TOTAL_LANES * model::HIDDEN : 0);
 // A model without lanes that is cut over GPUs: each posts to all what its part of a module gives, the first one with the stream before
-// it. Of up to four GPUs whoever reads the stream adds all parts up, so that it is one exchange; of more, whose parts would be too much to
-// look at, whoever finishes the rows does, and posts the stream within the GPU. Requests that share a launch add up in the second way, to
-// the same bits.
+// it. Of two GPUs whoever reads the stream adds the parts up, and of up to four if it is not longer than it has been timed, so that it is one
+// exchange. Else whoever finishes the rows adds them up, and posts the stream within the GPU: more parts are more to look at and to hold in
+// registers. Requests that share a launch add up in the second way, to the same bits.
 constexpr bool IN_PARTS = model::STREAMS == 1 && model::TOTAL_LANES > 1;
-constexpr int MOST_PARTS_READ = 4;
-// So do models with packed matrices whose slots are left as soon as they are read: SLOTS_LATE in matvec.cuh.
-constexpr bool READ_IN_PARTS = IN_PARTS && model::TOTAL_LANES <= MOST_PARTS_READ && model::REQUESTS == 1 && !any_by_warps();
+constexpr int MOST_STREAM_PARTS = model::HIDDEN <= 4096 ? 4 : 2;
+// Models with packed matrices whose slots are left as soon as they are read add up in the second way, too: SLOTS_LATE in matvec.cuh.
+constexpr bool READ_IN_PARTS = IN_PARTS && model::TOTAL_LANES <= MOST_STREAM_PARTS && model::REQUESTS == 1 && !any_by_warps();
 constexpr int STREAM_PARTS = READ_IN_PARTS ? model::TOTAL_LANES : 1;
 constexpr int STREAM_AFTER_ATTENTION = READ_IN_PARTS ? LANES_ATTENTION : AFTER_ATTENTION;  // [STREAM_PARTS][HIDDEN]
 constexpr int STREAM_AFTER_MLP = READ_IN_PARTS ? LANES_MLP : AFTER_MLP;

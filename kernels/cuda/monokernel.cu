@@ -57,8 +57,8 @@ struct Producer {
     // All lanes that produce do so together; one of them speaks for all.
     DEVICE static bool leads() { return PRODUCERS == 1 || threadIdx.x == CONSUMERS; }
     // Until the barrier is passed, or nobody wants more. Of one request each lane looks, as each reads or overwrites what is handed over,
-    // and none has to be told; of several that takes more registers than there are. These waits and land() report nothing where experts are: that
-    // is most of a wait's code, which all SMs would have to keep at hand. Whoever waits within an SM waits in the end for another SM's word, and
+    // and none has to be told; of several that takes more registers than there are. These waits report nothing where experts are: that is
+    // most of a wait's code, which all SMs would have to keep at hand. Whoever waits within an SM waits in the end for another SM's word, and
     // that wait has a Spin. Of several requests await() still reports: it was not timed without.
     DEVICE void await(u64* barrier, u32 parity, Wait wait) {
         constexpr bool EACH = PRODUCERS > 1 && REQUESTS == 1;
@@ -104,7 +104,7 @@ struct Producer {
     DEVICE bool done() const { return barrier_has_passed(&shared.done, 0); }
     DEVICE void land() {
         if constexpr (PRODUCERS > 1) {
-            // What has been asked of memory comes for certain. To look whether all have given up took 6 % of GPT-OSS-20B's speed.
+            // What has been asked of memory comes, or the GPU has failed. To look whether all have given up took 6 % of GPT-OSS-20B's speed.
             while (leads() && !barrier_passed(&shared.full[landed.slot], landed.round)) {}
             __syncwarp();
         } else {

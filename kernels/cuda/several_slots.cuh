@@ -186,7 +186,8 @@ private:
 #pragma unroll
                 for (int h = 0; h < TILES; ++h) {
                     const float factor = scales[h] * sizes[b], digits = products.digits(b, h);
-                    // Alone a mask stands between product and sum (by_runs), so they are rounded apart; here the compiler would fuse them.
+                    // Sizes are powers of two: the same bits as alone, where they are multiplied by first. Of few tiles a mask stands there
+                    // between product and sum (by_runs), so they are rounded apart.
                     float& sum = rows[round + h][b];
                     sum = Turns::BY_RUNS ? __fadd_rn(sum, __fmul_rn(factor, digits)) : fmaf(factor, digits, sum);
                 }

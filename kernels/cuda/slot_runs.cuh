@@ -75,9 +75,6 @@ struct SlotCut {
     DEVICE static int own_run(u32 group, int first) { return RUNS % 2 ? int(group ^ (u32(first) & 1u)) : int(group); }
 };
 
-// A size is a power of two, so a sum of digits times it and then times a scale has the bits that it has times both at once. Multiplied with each
-// other before the products have come, the compiler waits for both between one product and the next.
-
 // A run's four products with BLOCKS blocks of eight columns each, of so many vectors side by side.
 template <class Map, int VECTORS, int BLOCKS>
 struct RunSums {
@@ -220,6 +217,7 @@ private:
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 turn[i].hold();
+                // A size is a power of two, so the first product is exact. Were it size times scale, both would be waited for between products.
 #pragma unroll
                 for (int h = 0; h < 2; ++h) sums.rows[h] = fmaf(turn[i].digits(0, h) * sizes[i], scales[i][h], sums.rows[h]);
             }
@@ -263,10 +261,10 @@ private:
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 turn[i].hold();
-                const float product = __uint_as_float(__float_as_uint(own_digits(turn[i]) * sizes[i] * scales[i]) & counts[i]);
+                const float product = __uint_as_float(__float_as_uint(__fmul_rn(own_digits(turn[i]) * sizes[i], scales[i])) & counts[i]);
 #pragma unroll
                 for (int t = 0; t < T; ++t) {
-                    if (t == tile(n + i)) sums.rows[t] += product;  // registers have no addresses
+                    if (t == tile(n + i)) sums.rows[t] = __fadd_rn(sums.rows[t], product);  // registers have no addresses
                 }
             }
         }

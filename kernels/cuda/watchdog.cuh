@@ -1,5 +1,6 @@
 // No spin waits for ever. A spin that outlasts its budget writes who waited for what and raises `aborted`;
-// from then on every spin gives up at once, so that all threads run to the end of the pass and leave together.
+// from then on every spin gives up at once, so that all threads run to the end of the pass and leave together. Only a producer of
+// experts does not look while it waits for a copy that it has asked for (Producer::land): that one comes, or the GPU has failed.
 #pragma once
 #include "model.h"
 #include "contract.h"

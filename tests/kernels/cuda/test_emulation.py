@@ -300,7 +300,7 @@ def test_experts_cut_over_two_gpus_leave_the_references_keys_values_and_tokens(
 def test_a_dense_model_cut_over_gpus_leaves_the_references_keys_values_and_tokens(
     name: str, ranks: int, folder: Path
 ) -> None:
-    """Of up to four GPUs the parts of the stream meet where it is read, of eight where they are posted."""
+    """Of two and four GPUs the parts of the stream meet where it is read, of eight where they are posted."""
     config, cores = MODELS[name]
     config = replace(config, heads=max(4, ranks), kv_heads=2, ffn=32 * max(4, ranks))
     weights = RandomWeights(config, 3)
