@@ -279,6 +279,13 @@ def test_a_line_of_a_suggestion_is_accepted_alone(server: ScriptedServer, typing
     assert written(typing) == "hello one\n    two"
 
 
+def test_a_docstring_is_typed_with_all_its_quotes(playground: PlaygroundPage) -> None:
+    code = '"""The nth number."""\n' + "n = '''one'''"
+    playground.type_prompt("")
+    playground.page.keyboard.type(code)
+    assert written(playground) == code
+
+
 def test_the_editor_finds_text_and_closes_brackets(playground: PlaygroundPage) -> None:
     page = playground.page
     playground.type_prompt("alpha = 1\nbeta = 2")

@@ -5,11 +5,14 @@ import { defaultKeymap, historyKeymap, indentWithTab } from "@codemirror/command
 import { search, searchKeymap } from "@codemirror/search";
 import { keymap } from "@codemirror/view";
 
+import { closingQuotes } from "./closing_quotes.js";
+
 /** CodeMirror's Mod-i selects the surrounding syntax; on this page the key goes to the chat. */
 const TAKEN = "Mod-i";
 
 export const codeKeys = [
   search({ top: true }),
+  closingQuotes,
   closeBrackets(),
   keymap.of([
     ...closeBracketsKeymap,
