@@ -71,7 +71,7 @@ DEVICE float4 sum_as_posted(const float4& a, const float4& b) {
 
 // Polls until every piece of `from` carries this pass's parity. The warp stays together, here and in whatever else waits:
 // lanes that left the loop one by one would go through what follows one by one as well, which cost a tenth of a token.
-// Of a vector that comes in PARTS, from a GPU each, the sum.
+// Of a vector that comes in PARTS, from a GPU each, the sum, rounded once: as where rows are finished (rows.cuh).
 template <int COLUMNS, bool BY_QUADS = false, int PARTS = 1>
 DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     constexpr int COUNT = Pieces<COLUMNS>::COUNT;
